@@ -1,0 +1,35 @@
+package command
+
+import "github.com/levelrail/levelrail"
+
+// ModelRestart asks for each replica of a model to be restarted. The answer is ModelRestarted.
+type ModelRestart struct {
+	Name string         `json:"name"`
+	Job  *levelrail.Job `json:"job,omitempty"`
+}
+
+// ModelRestarted answers ModelRestart.
+type ModelRestarted struct {
+	Restarts int `json:"restarts"` // the count that replicas must reach
+}
+
+func (ModelRestart) Kind() string                        { return "model.restart" }
+func (c ModelRestart) Subject() (levelrail.Kind, string) { return levelrail.KindModel, c.Name }
+
+func (c ModelRestart) Validate() error {
+	if err := required("model name", c.Name); err != nil {
+		return err
+	}
+	return checkJob(c.Job, c.Name)
+}
+
+func (c ModelRestart) Apply(t *Tx) (any, error) {
+	m, err := standing(t, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	m.Restarts++
+	m.Stamp = t.stamp(m.Stamp, true)
+	put(t, m)
+	return ModelRestarted{Restarts: m.Restarts}, putNewJob(t, c.Job)
+}

@@ -1,0 +1,76 @@
+package command
+
+import (
+
+	"github.com/levelrail/levelrail"
+)
+
+// UsageRecord adds a gateway's sums to the hourly rows. A gateway numbers its batches 1, 2, 3…; one that was counted
+// already adds nothing. The answer is UsageRecorded.
+type UsageRecord struct {
+	GatewayID string            `json:"gateway_id"`
+	Sequence  uint64            `json:"sequence"`
+	Rows      []levelrail.Usage `json:"rows"`
+}
+
+// UsageRecorded answers UsageRecord.
+type UsageRecorded struct {
+	Counted  bool   `json:"counted"`  // false: this batch was a repeat
+	Sequence uint64 `json:"sequence"` // the last batch that counts
+}
+
+func (UsageRecord) Kind() string                        { return "usage.record" }
+func (c UsageRecord) Subject() (levelrail.Kind, string) { return levelrail.KindUsage, c.GatewayID }
+
+func (c UsageRecord) Validate() error {
+	if c.Sequence == 0 {
+		return invalid("a gateway's batches of usage are numbered from 1")
+	}
+	for _, r := range c.Rows {
+		if err := required("key id", r.KeyID, "model", r.Model); err != nil {
+			return err
+		}
+		if r.Hour.IsZero() {
+			return invalid("the usage of the key %s has no hour", r.KeyID)
+		}
+	}
+	return required("gateway id", c.GatewayID)
+}
+
+func (c UsageRecord) Apply(t *Tx) (any, error) {
+	var last uint64
+	if value := t.raw(BucketUsageSequence, c.GatewayID); value != nil {
+		v, _, err := Decode[uint64](BucketUsageSequence, c.GatewayID, value)
+		if err != nil {
+			panic(err)
+		}
+		last = v
+	}
+	if c.Sequence <= last {
+		return UsageRecorded{Sequence: last}, nil
+	}
+	for _, r := range c.Rows {
+		r.Hour, r.Owner = r.Hour.UTC(), orDefault(r.Owner)
+		sum, _ := get[levelrail.Usage](t, r.ObjectID())
+		put(t, added(sum, r))
+	}
+	t.setObject(BucketUsageSequence, c.GatewayID, c.Sequence)
+	return UsageRecorded{Counted: true, Sequence: c.Sequence}, nil
+}
+
+// added is the sum of two rows of one hour, key and model; owner and tags are the newer row's.
+func added(sum, r levelrail.Usage) levelrail.Usage {
+	r.Requests += sum.Requests
+	r.OK += sum.OK
+	r.ClientErrors += sum.ClientErrors
+	r.ServerErrors += sum.ServerErrors
+	r.Limited += sum.Limited
+	r.Aborted += sum.Aborted
+	r.WithUsage += sum.WithUsage
+	r.InputTokens += sum.InputTokens
+	r.OutputTokens += sum.OutputTokens
+	r.ResponseBytes += sum.ResponseBytes
+	r.DurationMS += sum.DurationMS
+	r.FirstByteMS += sum.FirstByteMS
+	return r
+}

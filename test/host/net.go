@@ -128,3 +128,22 @@ func (h *Host) client(dial func(context.Context, string, string) (net.Conn, erro
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
+
+// Resolve makes the host find names at an IP address, by its /etc/hosts.
+func (h *Host) Resolve(ip string, names ...string) {
+	if h.tb != nil {
+		h.tb.Helper()
+	}
+	h.Run("echo " + quote(ip+" "+strings.Join(names, " ")) + " >>/etc/hosts")
+}
+
+// TrustCA makes the host's programs trust a certificate authority, given in PEM, as an operator would.
+func (h *Host) TrustCA(pem []byte) {
+	if h.tb != nil {
+		h.tb.Helper()
+	}
+	if err := h.WriteFile("/usr/local/share/ca-certificates/test-authority.crt", pem, 0o644); err != nil {
+		h.fatalf("%v", err)
+	}
+	h.Run("update-ca-certificates >/dev/null 2>&1")
+}

@@ -47,7 +47,8 @@ type Engine interface {
 	// Compute reads the journal lines of a start-up and returns what the engine computes on: "cpu", "CUDA0", … or "".
 	Compute(lines []string) string
 
-	// Routes are the OpenAI-compatible routes that this engine serves and the gateway lets through: exact paths.
+	// Routes are the OpenAI-compatible routes that this engine serves and the gateway lets through: exact paths. The
+	// listing (/v1/models and /v1/models/{id}) is not among them: the gateway answers it itself, for every engine.
 	Routes() []Route
 
 	// Body says which body fields the gateway has to look at for this engine.
@@ -74,8 +75,8 @@ type Params struct {
 type Launch struct {
 	Args []string // argv[0] is the program
 	Env  []string // NAME=value, no secrets
-	// EnvironmentFile tells that the engine takes its key from an environment variable of this name, which the agent
-	// writes to a root-only file; empty when the engine reads Params.KeyFile or has no key.
+	// KeyVariable is the environment variable that the engine takes its key from: the agent writes it to a root-only
+	// file for EnvironmentFile=. Empty when the engine reads Params.KeyFile or has no key.
 	KeyVariable string
 	// Door is the TCP address inside the unit's own network namespace when the engine cannot serve a Unix socket; a
 	// door unit then leads from the socket to it.
@@ -94,21 +95,37 @@ type Launch struct {
 	KillMode string
 }
 
+// Where weights come from.
+const (
+	FromHub    = "hub"    // files of a repository
+	FromFile   = "file"   // files of the node, taken as they are
+	FromEngine = "engine" // the engine's own pull, or a file of the node that the engine has to import
+)
+
 // WeightsPlan is how weights come to a node.
 type WeightsPlan struct {
-	// From is "hub" (files of a repository), "file" (a path of the node) or "engine" (the engine's own pull, or a file
-	// of the node that has to be imported by it).
-	From string
-	Repo string // hub: org/name
-	Tag  string // hub: the quantization asked for; engine: the tag to pull
-	Path string // file, or engine with a file to import
+	From   string // FromHub, FromFile or FromEngine
+	Repo   string // hub: org/name
+	Commit string // hub: the revision asked for; empty: the newest
+	Tag    string // hub: the quantization asked for; engine: the tag to pull
+	Path   string // file, or engine with a file to import; absolute
+	// Files are all files of the node that a FromFile plan takes, Path first: the further parts of a split GGUF and the
+	// projector are named by Path and the options alone. They go into the weights directory under their base names.
+	Files []LocalFile
 	// Choose picks the files of a repository's listing, or fails with what the repository has.
 	Choose func(files []HubFile) ([]HubFile, error)
 	// Import makes the engine's own store inside dir: it drives a server of the engine that the fetch unit started with
-	// Serve on a writable dir. Nil unless From is "engine".
+	// Serve on a writable dir, through a client that dials that server whatever the host of the request. It waits for the
+	// server to be up. An error that carries a reason is an *ImportError. Nil unless From is "engine".
 	Import func(ctx context.Context, c *http.Client, w ImportWant, progress func(levelrail.Progress)) error
-	// Serve is that server's process.
+	// Serve is that server's process, listening at address (host:port).
 	Serve func(program, dir, address string) Launch
+}
+
+// LocalFile is one file of the node that becomes a weights file.
+type LocalFile struct {
+	Path string // absolute
+	Role string // levelrail.RoleModel or RoleProjector
 }
 
 // ImportWant is what an import shall leave in the engine's store.
@@ -116,7 +133,7 @@ type ImportWant struct {
 	Tag    string   // to pull, when Path is empty
 	Path   string   // a GGUF file to import
 	SHA256 string   // of that file, lower-case hex
-	Names  []string // every name that the engine shall know it by
+	Names  []string // every name that the engine shall know it by, the model's own first
 }
 
 // HubFile is one file of a repository's listing.

@@ -1,0 +1,18 @@
+package engine
+
+import "net/http"
+
+// textRoutes are the OpenAI routes that every engine serves. They are matched exactly and forwarded as they stand here:
+// engines keep unsafe routes under /v1/ too.
+func textRoutes() []Route {
+	return []Route{
+		{Path: "/v1/chat/completions", Method: http.MethodPost, Kind: "chat"},
+		{Path: "/v1/completions", Method: http.MethodPost, Kind: "completions"},
+		{Path: "/v1/embeddings", Method: http.MethodPost, Kind: "embeddings"},
+		{Path: "/v1/responses", Method: http.MethodPost, Kind: "responses"},
+	}
+}
+
+// nativeFields are names from engines' own APIs. An OpenAI client has no use for them on an OpenAI route, and on some
+// engine each of them beats the field that the gateway checks, so they are refused on all.
+func nativeFields() []string { return []string{"n_predict", "num_predict", "n_cmpl", "options"} }

@@ -13,9 +13,11 @@ type SettingsPut struct {
 	Document levelrail.SettingsDocument `json:"document"`
 }
 
-func (SettingsPut) Kind() string                        { return "settings.put" }
-func (c SettingsPut) Subject() (levelrail.Kind, string) { return levelrail.KindSettings, c.Document.Name }
-func (c SettingsPut) Validate() error                   { return required("document's name", c.Document.Name) }
+func (SettingsPut) Kind() string { return "settings.put" }
+func (c SettingsPut) Subject() (levelrail.Kind, string) {
+	return levelrail.KindSettings, c.Document.Name
+}
+func (c SettingsPut) Validate() error { return required("document's name", c.Document.Name) }
 
 func (c SettingsPut) Apply(t *Tx) (any, error) {
 	d := c.Document
@@ -28,7 +30,7 @@ func (c SettingsPut) Apply(t *Tx) (any, error) {
 	put(t, d)
 	t.setObject(BucketSettingsHistory, settingsID(d.Name, d.Version), d)
 	if old := settingsID(d.Name, d.Version-settingsKept); d.Version > settingsKept && t.raw(BucketSettingsHistory, old) != nil {
-		t.set(BucketSettingsHistory, old, nil)
+		t.set(BucketSettingsHistory, old, nil, nil)
 	}
 	return nil, nil
 }

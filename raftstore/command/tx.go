@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/levelrail/levelrail"
 )
 
-// Reader is the read side of the state. Values are as Value says; they belong to the state and are not kept.
+// Reader is the read side of the state. Values are as EncodeValue says; they belong to the state and are not kept.
 type Reader interface {
 	// Get returns the value at an id of a bucket, nil when there is none.
 	Get(bucket levelrail.Kind, id string) []byte
@@ -24,11 +25,13 @@ const (
 	BucketUsageSequence   levelrail.Kind = "usage_sequence"   // by gateway: the last batch that was counted
 )
 
-// Value is how an object lies in the state.
-type Value struct {
-	V      int             `json:"v"`     // of this shape: 1
-	Index  uint64          `json:"index"` // the command that wrote it
-	Object json.RawMessage `json:"object"`
+// EncodeValue is how an object lies in the state: {"v":1,"index":N,"object":…} with the index of the command that wrote it.
+func EncodeValue(index uint64, object json.RawMessage) []byte {
+	out := make([]byte, 0, len(object)+48)
+	out = append(out, `{"v":1,"index":`...)
+	out = strconv.AppendUint(out, index, 10)
+	out = append(out, `,"object":`...)
+	return append(append(out, object...), '}')
 }
 
 // Corrupt is a state that cannot be read. It is no refusal: another server may read the same bucket well, so whoever meets
@@ -45,8 +48,8 @@ func (c *Corrupt) Error() string {
 
 func (c *Corrupt) Unwrap() error { return c.Err }
 
-// Decode reads an object from its value, with the index of the command that wrote it.
-func Decode[T any](bucket levelrail.Kind, id string, value []byte) (T, uint64, error) {
+// DecodeValue reads an object from its value, with the index of the command that wrote it.
+func DecodeValue[T any](bucket levelrail.Kind, id string, value []byte) (T, uint64, error) {
 	var v struct {
 		V      int    `json:"v"`
 		Index  uint64 `json:"index"`
@@ -70,7 +73,8 @@ func Decode[T any](bucket levelrail.Kind, id string, value []byte) (T, uint64, e
 type Change struct {
 	Bucket levelrail.Kind
 	ID     string
-	Value  []byte // nil: removed
+	Value  []byte          // as it lies in the state; nil: removed
+	Object json.RawMessage // the object within the value
 }
 
 // Tx is what one command sees and changes: the state with the command's own changes laid over it. Nothing reaches the
@@ -105,25 +109,23 @@ func (t *Tx) raw(bucket levelrail.Kind, id string) []byte {
 	return t.state.Get(bucket, id)
 }
 
-func (t *Tx) set(bucket levelrail.Kind, id string, value []byte) {
+func (t *Tx) set(bucket levelrail.Kind, id string, value []byte, object json.RawMessage) {
 	at := slot{bucket, id}
+	change := Change{Bucket: bucket, ID: id, Value: value, Object: object}
 	if i, ok := t.over[at]; ok {
-		t.changes[i].Value = value
+		t.changes[i] = change
 		return
 	}
 	t.over[at] = len(t.changes)
-	t.changes = append(t.changes, Change{Bucket: bucket, ID: id, Value: value})
+	t.changes = append(t.changes, change)
 }
 
 func (t *Tx) setObject(bucket levelrail.Kind, id string, object any) {
 	text, err := json.Marshal(object)
-	if err == nil {
-		text, err = json.Marshal(Value{V: 1, Index: t.index, Object: text})
-	}
 	if err != nil {
 		panic(fmt.Sprintf("%s %q: %v", bucket, id, err))
 	}
-	t.set(bucket, id, text)
+	t.set(bucket, id, EncodeValue(t.index, text), text)
 }
 
 // getAt returns an object and the index of the command that wrote it.
@@ -133,7 +135,7 @@ func getAt[T levelrail.Object](t *Tx, id string) (T, uint64, bool) {
 	if value == nil {
 		return zero, 0, false
 	}
-	v, index, err := Decode[T](zero.ObjectKind(), id, value)
+	v, index, err := DecodeValue[T](zero.ObjectKind(), id, value)
 	if err != nil {
 		panic(err)
 	}
@@ -150,7 +152,7 @@ func put(t *Tx, o levelrail.Object) { t.setObject(o.ObjectKind(), o.ObjectID(), 
 // drop removes an object, and does nothing when there is none.
 func drop(t *Tx, kind levelrail.Kind, id string) {
 	if t.raw(kind, id) != nil {
-		t.set(kind, id, nil)
+		t.set(kind, id, nil, nil)
 	}
 }
 

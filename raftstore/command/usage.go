@@ -1,7 +1,6 @@
 package command
 
 import (
-
 	"github.com/levelrail/levelrail"
 )
 
@@ -40,7 +39,7 @@ func (c UsageRecord) Validate() error {
 func (c UsageRecord) Apply(t *Tx) (any, error) {
 	var last uint64
 	if value := t.raw(BucketUsageSequence, c.GatewayID); value != nil {
-		v, _, err := Decode[uint64](BucketUsageSequence, c.GatewayID, value)
+		v, _, err := DecodeValue[uint64](BucketUsageSequence, c.GatewayID, value)
 		if err != nil {
 			panic(err)
 		}

@@ -102,8 +102,9 @@ func (s *stream) finish(t *testing.T) int {
 	return tokens
 }
 
+// longChat asks for exactly that many tokens: the two tokens that would end the answer are ruled out.
 func longChat(tokens int) string {
-	return fmt.Sprintf(`{"model":"chat","max_tokens":%d,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true},`+
+	return fmt.Sprintf(`{"model":"chat","max_tokens":%d,"logit_bias":{"0":-100,"2":-100},"temperature":0,"stream":true,"stream_options":{"include_usage":true},`+
 		`"messages":[{"role":"user","content":"Count from one upwards."}]}`, tokens)
 }
 

@@ -65,6 +65,12 @@ type Update struct {
 	ServedNames  *[]string             `json:"served_names,omitempty"`
 }
 
+// Changed answers a request that changes a model: restart, delete, a new Hub token. The work goes on as the job.
+type Changed struct {
+	Model Model  `json:"model"`
+	JobID string `json:"job_id,omitempty"`
+}
+
 // Model is the API's view of a model: what is wanted, where it runs, and how it stands.
 type Model struct {
 	Name           string                  `json:"name"`

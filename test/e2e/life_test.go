@@ -13,7 +13,7 @@ import (
 	hosttest "github.com/levelrail/levelrail/test/host"
 )
 
-const deployChat = "--name chat --engine llamacpp --model " + hosttest.WeightsPath + " --gpus none --context 8192"
+const deployChat = "--name chat --engine llamacpp --model " + hosttest.WeightsPath + " --gpus none --context 8192 --option threads=1"
 
 // stream is an open completion whose events are read in the background.
 type stream struct {
@@ -116,7 +116,7 @@ func TestStreamOutlivesTheControlPlane(t *testing.T) {
 	key := h.Deploy(deployChat)
 	before := h.WaitActive("levelrail-model-chat.service")
 
-	const tokens = 3000
+	const tokens = 1500
 	s := openStream(t, h, key, longChat(tokens))
 	s.flows(t, "at first")
 

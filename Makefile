@@ -1,0 +1,83 @@
+# Levelrail is developed with this file: "make" alone says what there is. Each target installs the Debian packages that it
+# needs and does not find, so a bare Debian machine with make, git and Go 1.21 or later is enough.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# One set of build flags for packages and tests, so that both share the build cache: Caddy alone takes minutes to compile.
+# The tags leave out storage back ends of Caddy that nothing here uses.
+override GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=% -tags=%,$(GOFLAGS)) -trimpath -buildvcs=false -tags=nobadger,nomysql,nopgx)
+export GOFLAGS
+export CGO_ENABLED ?= 0
+
+GOTEST := go run ./test/slow
+# Everything that needs neither root nor the network, and what it is made of.
+UNIT = $$(go list ./... | grep -v '^github.com/levelrail/levelrail/test/')
+# Where goroutines meet: the request path, the store, and what watches them.
+RACE = ./raftstore/... ./controlplane/... ./caddymodule/... ./agent/... ./client/...
+
+.PHONY: help
+help: ## say what there is to make
+	@echo 'make TARGET, where TARGET is one of'
+	@echo
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  %-14s %s\n", $$1, $$2}'
+	@echo
+	@echo 'Caches: the Go build cache; /var/cache/levelrail-test (clean Debian roots, engines, weights; LEVELRAIL_TEST_CACHE);'
+	@echo '/var/cache/levelrail-build (the packager; LEVELRAIL_CACHE). CONTRIBUTING.md has more.'
+
+.PHONY: demo
+demo: need-root deb ## install on a clean Debian host, deploy a model and ask it, with every command shown (root)
+	@go run ./test/demo
+
+.PHONY: test
+test: need-root ## all tests: test-unit, test-race, then test-host (root)
+	@test/all
+
+.PHONY: test-unit
+test-unit: need-go ## format, vet and unit tests: neither root nor GPU nor network, under a minute once compiled
+	@test/stage 'format' test/format
+	@test/stage 'vet' go vet ./...
+	@test/stage 'unit tests' $(GOTEST) $(UNIT)
+
+.PHONY: test-race
+test-race: need-go ## the same tests under the race detector, for the request path, the store and the agent
+	@test/need gcc libc6-dev
+	@CGO_ENABLED=1 test/stage 'race detector' $(GOTEST) -race $(RACE)
+
+.PHONY: test-host
+test-host: need-root $(if $(HAVE_DEBS),,deb) ## tests on booted Debian 12, 13 and 14 hosts with real engines (root)
+	@test/stage 'roots, engines, weights' test/fixtures/get all
+	@test/stage 'host tests' $(GOTEST) -count=1 -timeout=30m ./test/...
+
+.PHONY: test-engines
+test-engines: need-root ## the engines alone, with real weights, in the sandbox that units give them (root)
+	@test/stage 'roots, engines, weights' test/fixtures/get all
+	@test/stage 'engine tests' $(GOTEST) -count=1 -timeout=20m ./test/engines/... ./test/host/...
+
+.PHONY: deb
+deb: need-go ## the Debian packages, into dist/
+	@test/stage 'packages' packaging/build
+
+.PHONY: bench
+bench: need-go ## benchmarks; each prints a ratio to something known
+	@test/stage 'benchmarks' go test -run '^$$' -bench . $(UNIT)
+
+.PHONY: lint
+lint: need-go ## what a reviewer would say first: format, vet, staticcheck, shellcheck
+	@test/need shellcheck
+	@test/stage 'format' test/format
+	@test/stage 'vet' go vet ./...
+	@test/stage 'staticcheck' go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+	@test/stage 'shellcheck' test/format shell
+
+.PHONY: clean
+clean: ## delete dist/ and bin/; caches stay
+	@rm -rf dist bin
+
+.PHONY: need-go need-root
+need-go:
+	@command -v go >/dev/null || { echo 'this needs Go 1.21 or later, which fetches the version that go.mod names by itself: https://go.dev/dl/'; exit 1; }
+need-root: need-go
+	@[ "$$(id -u)" = 0 ] || { echo 'this boots Debian hosts in namespaces, which needs root: sudo make $(MAKECMDGOALS)'; exit 1; }

@@ -1,0 +1,122 @@
+package caddymodule
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+)
+
+// App is what there is one of in a process: the link to a control plane and all that hangs on it.
+type App struct {
+	// ControlPlane is where the control plane listens: unix//path. Default: unix//run/levelrail/gateway.sock.
+	ControlPlane string `json:"control_plane,omitempty"`
+	// StateDir keeps the last known routes and keys, so that the gateway serves without a control plane. Default:
+	// $STATE_DIRECTORY, else /var/lib/levelrail/gateway.
+	StateDir string `json:"state_dir,omitempty"`
+	// URL is the address by which clients reach this gateway, as `levelrail models get` shows it.
+	URL string `json:"url,omitempty"`
+
+	shared *shared
+	key    sharedKey
+	log    *zap.Logger
+}
+
+// CaddyModule names the module.
+func (App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "levelrail", New: func() caddy.Module { return new(App) }}
+}
+
+// Provision takes a reference to what the app shares, and makes it if it is the first. That reads the kept table and
+// nothing else: provisioning is also what `validate` does, and an HTTP server may serve before Start is called.
+func (a *App) Provision(ctx caddy.Context) error {
+	a.log = ctx.Logger()
+	if err := a.defaults(); err != nil {
+		return err
+	}
+	v, _, err := pool.LoadOrNew(a.key, func() (caddy.Destructor, error) { return newShared(a.key, a.log) })
+	if err != nil {
+		return err
+	}
+	a.shared = v.(*shared)
+	return nil
+}
+
+func (a *App) defaults() error {
+	repl := caddy.NewReplacer()
+	for _, field := range []struct {
+		name string
+		text *string
+	}{{"control_plane", &a.ControlPlane}, {"state_dir", &a.StateDir}, {"url", &a.URL}} {
+		text, err := repl.ReplaceOrErr(*field.text, true, true)
+		if err != nil {
+			return fmt.Errorf("levelrail: %s: %w", field.name, err)
+		}
+		*field.text = text
+	}
+	if a.ControlPlane == "" {
+		dir := os.Getenv("LEVELRAIL_RUNTIME_DIR")
+		if dir == "" {
+			dir = "/run/levelrail"
+		}
+		a.ControlPlane = "unix/" + filepath.Join(dir, "gateway.sock")
+	}
+	if a.StateDir == "" {
+		a.StateDir, _, _ = strings.Cut(os.Getenv("STATE_DIRECTORY"), ":") // systemd lists several with colons
+	}
+	if a.StateDir == "" {
+		a.StateDir = "/var/lib/levelrail/gateway"
+	}
+	socket, err := controlPlane(a.ControlPlane)
+	if err != nil {
+		return fmt.Errorf("levelrail: %w", err)
+	}
+	if err := stateDir(a.StateDir); err != nil {
+		return fmt.Errorf("levelrail: %w", err)
+	}
+	a.key = sharedKey{socket: socket, dir: a.StateDir}
+	return nil
+}
+
+// controlPlane is the path of the socket in unix//path.
+func controlPlane(text string) (string, error) {
+	if path, ok := strings.CutPrefix(text, "unix/"); ok && filepath.IsAbs(path) {
+		return path, nil
+	}
+	return "", fmt.Errorf("control_plane %q is not the socket of a control plane; write it like unix//run/levelrail/gateway.sock", text)
+}
+
+func stateDir(text string) error {
+	if !filepath.IsAbs(text) {
+		return fmt.Errorf("state_dir %q is not an absolute path; write it like /var/lib/levelrail/gateway", text)
+	}
+	return nil
+}
+
+// Start begins to follow the control plane, unless an earlier configuration already does.
+func (a *App) Start() error {
+	a.shared.start(a.log, a.URL)
+	startWatchdog(a.log)
+	return nil
+}
+
+// Stop does nothing: requests of this configuration may still run, and the next one goes on with the same link.
+func (a *App) Stop() error { return nil }
+
+// Cleanup gives the reference back. The last one ends the link and writes its table.
+func (a *App) Cleanup() error {
+	if a.shared == nil { // Provision failed
+		return nil
+	}
+	_, err := pool.Delete(a.key)
+	return err
+}
+
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/levelrail/levelrail/caddymodule/openai"
+	"github.com/levelrail/levelrail/caddymodule/route"
+)
+
+// findRoute looks the path up in the table of the host that was asked: a model's own domain, else the shared address. It
+// comes before the key, so that the answer to a path never depends on one.
+func (x *exchange) findRoute() *openai.Error {
+	paths := route.Shared()
+	if x.site = x.table.Host(x.r.Host); x.site != nil {
+		paths = x.site.Paths
+	}
+	return x.lookUp(paths)
+}
+
+func (x *exchange) lookUp(paths *route.Paths) *openai.Error {
+	m, err := paths.Match(x.r.Method, x.r.URL)
+	var method *route.MethodError
+	switch {
+	case errors.As(err, &method):
+		e := openai.Refuse(http.StatusMethodNotAllowed, openai.CodeMethod, "", "This path is served by another method: "+method.Allow+".")
+		e.Allow = method.Allow
+		return e
+	case err != nil:
+		return openai.Refuse(http.StatusNotFound, openai.CodeUnknownRoute, "", "There is no such path here. Paths are exact, as in /v1/chat/completions.")
+	}
+	x.match, x.record.Route = m, m.Path
+	return nil
+}
+
+// authorize finds the key. Every key that opens nothing here gets the same answer, so that a guess teaches nothing.
+func (x *exchange) authorize() *openai.Error {
+	text, ok := bearer(x.r.Header)
+	if !ok {
+		return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "An API key is needed: send one header Authorization: Bearer lr-….")
+	}
+	k, ok := x.table.Key(sha256.Sum256([]byte(text)))
+	if !ok || !k.Live(x.Now()) || x.site != nil && !slices.Contains(k.Models, x.site.Name) {
+		return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "The API key is not valid here.")
+	}
+	x.key = k
+	return nil
+}
+
+// bearer is the key's text in the one Authorization header: the scheme in any letter case, then blanks, then the key. It is
+// taken from nowhere else, since headers such as X-Api-Key and queries end up in logs.
+func bearer(h http.Header) (string, bool) {
+	values := h["Authorization"]
+	if len(values) != 1 {
+		return "", false
+	}
+	v := strings.Trim(values[0], " \t")
+	if len(v) < 7 || !strings.EqualFold(v[:6], "bearer") || v[6] != ' ' && v[6] != '\t' {
+		return "", false
+	}
+	text := strings.TrimLeft(v[6:], " \t")
+	return text, text != ""
+}
+
+// ownRoute settles the model where the host or the key does, and looks the path up again in the model's own table.
+func (x *exchange) ownRoute() *openai.Error {
+	switch models := x.models(); {
+	case x.site != nil:
+		x.model = x.site
+	case len(models) == 1:
+		x.model = models[0]
+	case len(models) == 0: // the model is gone and its key not yet, or not here yet
+		if x.match.Kind == route.KindModels || x.match.Kind == route.KindModel {
+			return nil
+		}
+		return openai.Refuse(http.StatusNotFound, openai.CodeModelNotFound, "model", "The key's model does not exist, or not any more.")
+	}
+	if x.model != nil {
+		if refusal := x.lookUp(x.model.Paths); refusal != nil {
+			refusal.Message = "The model's engine does not serve this path."
+			return refusal
+		}
+	}
+	if !allowedPath(x.key.AllowPaths, x.match.Path) {
+		return openai.Refuse(http.StatusForbidden, openai.CodePathNotAllowed, "", "The API key does not open this path.")
+	}
+	return nil
+}
+
+// models are the key's models that exist.
+func (x *exchange) models() []*route.Model {
+	var some [1]*route.Model
+	out := some[:0]
+	for _, name := range x.key.Models {
+		if m, ok := x.table.Model(name); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// allowedPath tells whether a key's list opens a path: exact, or below an entry that ends with a slash.
+func allowedPath(list []string, path string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(p string) bool {
+		return p == path || strings.HasSuffix(p, "/") && strings.HasPrefix(path, p)
+	})
+}

@@ -1,0 +1,228 @@
+package gateway
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/levelrail/levelrail/caddymodule/limit"
+	"github.com/levelrail/levelrail/caddymodule/openai"
+	"github.com/levelrail/levelrail/caddymodule/proxy"
+	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// takeSlot takes one of the model's slots. While the model is not known (a key of several), the key has slots of its own,
+// as many as its most generous model, which bound the bodies in memory until checkBody takes the model's.
+func (x *exchange) takeSlot() *openai.Error {
+	if x.model != nil {
+		return x.slot(x.Slots.Gate(x.model.Name), x.model.Limits)
+	}
+	var most wire.Limits
+	for _, m := range x.models() {
+		if m.Limits.MaxInflight > most.MaxInflight {
+			most = m.Limits
+		}
+	}
+	return x.slot(x.Slots.Gate("key "+x.key.ID), most)
+}
+
+// slot takes a slot at another gate and gives back the one that was held.
+func (x *exchange) slot(next *limit.Gate, l wire.Limits) *openai.Error {
+	if !next.Take(l.MaxInflight) {
+		return openai.Limited(l.RetryAfterSeconds)
+	}
+	if x.gate != nil {
+		x.gate.Give()
+	}
+	x.gate = next
+	return nil
+}
+
+// readBody reads the whole body: the checks need it, the engine then gets it with its length, and only after its end does
+// HTTP/1.1 notice a client that leaves.
+func (x *exchange) readBody() *openai.Error {
+	if x.match.Method != http.MethodPost {
+		return nil
+	}
+	if refusal := x.checkType(); refusal != nil {
+		return refusal
+	}
+	most := x.maxBody()
+	if most > 0 && x.r.ContentLength > most {
+		return tooLarge(most)
+	}
+	if x.r.Body == nil {
+		x.r.Body = http.NoBody
+	}
+	body, err := proxy.ReadBody(x.r.Body, most)
+	var timeout net.Error
+	switch {
+	case err == nil:
+		x.body, x.whole = body, true
+		return nil
+	case errors.Is(err, proxy.ErrTooLarge):
+		return tooLarge(most)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return openai.Refuse(http.StatusRequestTimeout, openai.CodeBodyTimeout, "", "The request's body did not come in time.")
+	case x.r.Context().Err() != nil:
+		return clientGone()
+	}
+	return openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, "", "The request's body ended early or is framed wrongly.")
+}
+
+func (x *exchange) maxBody() int64 {
+	if x.model != nil {
+		return x.model.Limits.MaxBodyBytes
+	}
+	var most int64
+	for _, m := range x.models() {
+		if m.Limits.MaxBodyBytes <= 0 {
+			return 0
+		}
+		most = max(most, m.Limits.MaxBodyBytes)
+	}
+	return most
+}
+
+func tooLarge(most int64) *openai.Error {
+	return openai.Refuse(http.StatusRequestEntityTooLarge, openai.CodeTooLarge, "", "The request's body is larger than "+strconv.FormatInt(most, 10)+" bytes.")
+}
+
+// checkType holds the Content-Type against the route, and refuses encodings: a compressed body can be neither checked nor
+// bounded. What goes to the engine is a type of the gateway's own, because engines read a body by it.
+func (x *exchange) checkType() *openai.Error {
+	if e := x.r.Header.Values("Content-Encoding"); len(e) > 0 && !(len(e) == 1 && strings.EqualFold(e[0], "identity")) {
+		return mediaType("Send the body without Content-Encoding.")
+	}
+	given := x.r.Header.Get("Content-Type")
+	if x.match.Multipart {
+		if openai.MediaType(given) != "multipart/form-data" {
+			return mediaType("Send the body as multipart/form-data.")
+		}
+		x.sentAs = given
+		return nil
+	}
+	if t := openai.MediaType(given); t != "application/json" && given != "" || !utf8Charset(given) {
+		return mediaType("Send the body as JSON in UTF-8, with Content-Type: application/json.")
+	}
+	x.sentAs = "application/json"
+	return nil
+}
+
+func mediaType(message string) *openai.Error {
+	return openai.Refuse(http.StatusUnsupportedMediaType, openai.CodeMediaType, "", message)
+}
+
+// utf8Charset tells whether a JSON Content-Type leaves UTF-8 as the encoding. Other parameters do not matter.
+func utf8Charset(contentType string) bool {
+	_, params, _ := strings.Cut(strings.ToLower(contentType), ";")
+	_, charset, said := strings.Cut(params, "charset=")
+	charset, _, _ = strings.Cut(charset, ";")
+	charset = strings.Trim(charset, ` "`)
+	return !said || charset == "utf-8" || charset == "utf8"
+}
+
+// checkBody reads from the body what decides: the model, and fields that no client may send.
+func (x *exchange) checkBody() *openai.Error {
+	if x.body == nil {
+		return nil
+	}
+	name, said, refusal := x.bodyModel()
+	if refusal != nil {
+		return refusal
+	}
+	if x.site == nil { // on a model's own domain the name is the engine's business
+		if !said {
+			return openai.Refuse(http.StatusBadRequest, openai.CodeMissing, "model", "The body has to name a model. GET /v1/models lists those that the API key opens.")
+		}
+		if refusal := x.chooseModel(name); refusal != nil {
+			return refusal
+		}
+	}
+	if len(x.key.AllowNames) > 0 && !slices.Contains(x.key.AllowNames, name) {
+		return openai.Refuse(http.StatusForbidden, openai.CodeModelNotAllowed, "model", "The API key does not open this model.")
+	}
+	return nil
+}
+
+// chooseModel finds the model that a name on the shared address means, among those of the key.
+func (x *exchange) chooseModel(name string) *openai.Error {
+	if x.model != nil {
+		if !x.model.Serves(name) {
+			return modelNotFound()
+		}
+		return nil
+	}
+	for _, m := range x.models() {
+		if m.Serves(name) {
+			x.model = m
+			if refusal := x.lookUp(m.Paths); refusal != nil {
+				return refusal
+			}
+			if m.Limits.MaxBodyBytes > 0 && int64(len(x.body.Bytes())) > m.Limits.MaxBodyBytes {
+				return tooLarge(m.Limits.MaxBodyBytes)
+			}
+			if refusal := x.slot(x.Slots.Gate(m.Name), m.Limits); refusal != nil {
+				return refusal
+			}
+			_, _, refusal := x.bodyModel() // by this engine's table of fields
+			return refusal
+		}
+	}
+	return modelNotFound()
+}
+
+// bodyModel checks the body's form and returns the model it names. Forms are read only where their model decides: on the
+// shared address, and for a key with allow_models.
+func (x *exchange) bodyModel() (name string, said bool, refusal *openai.Error) {
+	if x.match.Multipart {
+		if x.site != nil && len(x.key.AllowNames) == 0 {
+			return "", false, nil
+		}
+		name, err := openai.FormModel(x.sentAs, x.body.Bytes())
+		return name, name != "", badBody(err)
+	}
+	fields, refuse := fieldsOf(x.model)
+	members, err := openai.Walk(x.body.Bytes(), fields)
+	if err != nil {
+		return "", false, badBody(err)
+	}
+	for _, f := range refuse {
+		if _, there := members.Get(f); there {
+			return "", false, openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, f, "The field "+f+" is not part of this API.")
+		}
+	}
+	raw, said := members.Get("model")
+	if !said || string(raw) == "null" {
+		return "", false, nil
+	}
+	if name, err = openai.Text(raw); err != nil {
+		return "", false, openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, "model", "The model's name has to be a string.")
+	}
+	return name, true, nil
+}
+
+func badBody(err error) *openai.Error {
+	if err == nil {
+		return nil
+	}
+	e := openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, "", "The request's body cannot be used: "+err.Error()+".")
+	if b := new(openai.BodyError); errors.As(err, &b) {
+		e.Param = b.Field
+	}
+	return e
+}
+
+// fieldsOf is the set of body fields that an engine's table names, model among them, and those to refuse.
+func fieldsOf(m *route.Model) (*openai.Fields, []string) {
+	if m == nil {
+		return modelOnly, nil
+	}
+	return m.Fields, m.Body.Refuse
+}
+
+var modelOnly = openai.NewFields("model")

@@ -1,0 +1,137 @@
+// Package gateway takes one request from its first line to its last byte: which route, whose key, which model, a slot, the
+// body, the engine, the answer.
+//
+// It owns the order of the checks and what a refusal says. It promises that nothing reaches an engine without passing all
+// of them, that every request ends in one meter.Record, that no message, record or panic holds a key, a body or a query,
+// and that a request keeps the table it began with. There is no network call and no lock shared by all requests on the way
+// to the engine. Caddy's face is package caddymodule, what is known comes from caddymodule/route, the road to the engines
+// is caddymodule/proxy.
+package gateway
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/levelrail/levelrail/caddymodule/limit"
+	"github.com/levelrail/levelrail/caddymodule/meter"
+	"github.com/levelrail/levelrail/caddymodule/openai"
+	"github.com/levelrail/levelrail/caddymodule/proxy"
+	"github.com/levelrail/levelrail/caddymodule/route"
+)
+
+// Gateway serves requests. It is safe for concurrent use; its fields are set before the first request.
+type Gateway struct {
+	Table   func() *route.Table // the newest one
+	Engines *proxy.Engines
+	Slots   *limit.Slots
+	Sink    meter.Sink
+	Log     *slog.Logger // what an operator has to know, once per event
+	Now     func() time.Time
+}
+
+// step is one check. It refuses with an error, or lets the request on.
+type step func(*exchange) *openai.Error
+
+// order is the order of the checks (docs/architecture.md has it for readers): what costs nothing comes first, what a
+// client without a key may learn is only which routes exist, and memory is spent on a body only once a slot is taken.
+var order = []step{
+	(*exchange).findRoute, // the host's table: 404, 405
+	(*exchange).authorize, // 401
+	(*exchange).ownRoute,  // the model's own table: 404; the key's allow_paths: 403
+	(*exchange).list,      // /v1/models is answered here
+	(*exchange).takeSlot,  // 429
+	(*exchange).readBody,  // 413, 415, 408
+	(*exchange).checkBody, // 400, 403, 404
+	(*exchange).awake,     // 503
+	(*exchange).forward,   // the engine: 502, 503, 504, or its answer
+}
+
+// ServeHTTP answers one request. It panics with http.ErrAbortHandler, and nothing else, to cut an answer that has begun.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := g.begin(w, r)
+	defer x.finish()
+	for _, check := range order {
+		if refusal := check(x); refusal != nil {
+			x.refuse(refusal)
+			return
+		}
+		if x.answered {
+			return
+		}
+	}
+}
+
+// exchange is one request and what has been found out about it.
+type exchange struct {
+	*Gateway
+	w http.ResponseWriter
+	r *http.Request
+
+	table  *route.Table
+	site   *route.Model // the model whose domain was asked; nil on the shared address
+	match  route.Match
+	key    *route.Key
+	model  *route.Model // nil until it is known: a key of several models leaves it to the body
+	gate   *limit.Gate  // the slot taken
+	body   *proxy.Body
+	whole  bool // the request's body has been read to its end
+	sentAs string
+
+	answered bool // an answer has begun
+	record   meter.Record
+}
+
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	x := exchanges.Get().(*exchange)
+	*x = exchange{Gateway: g, w: w, r: r, table: g.Table()}
+	x.whole = r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0
+	x.record = meter.Record{RequestID: requestID(r.Header), Method: method(r.Method), Start: g.Now(), End: meter.Complete}
+	h := w.Header()
+	delete(h, "Server")
+	h["X-Request-Id"] = []string{x.record.RequestID}
+	return x
+}
+
+// finish gives back what the request held and records it, however it ended.
+func (x *exchange) finish() {
+	panicked := recover()
+	if panicked != nil && panicked != http.ErrAbortHandler {
+		x.record.End = meter.Panic
+		x.panicked(panicked)
+		if !x.answered {
+			x.refuse(openai.Failed(http.StatusInternalServerError, openai.CodeInternal, 0, "The gateway made a mistake. It has been logged."))
+			x.record.End = meter.Panic
+			panicked = nil
+		} else {
+			panicked = http.ErrAbortHandler
+		}
+	}
+	if x.body != nil {
+		x.body.Release()
+	}
+	if x.gate != nil {
+		x.gate.Give()
+	}
+	rec := &x.record
+	rec.Duration = x.Now().Sub(rec.Start)
+	if x.key != nil {
+		rec.KeyID, rec.KeyPrefix, rec.Owner, rec.Tags = x.key.ID, x.key.Prefix, x.key.Owner, x.key.Tags
+	}
+	if x.model != nil {
+		rec.Model = x.model.Name
+	}
+	x.Sink.Record(*rec)
+	*x = exchange{}
+	exchanges.Put(x)
+	if panicked != nil {
+		panic(panicked)
+	}
+}
+
+// random picks among targets.
+func random() float64 { return rand.Float64() }

@@ -1,0 +1,275 @@
+package link
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// The files of the state directory. The table holds the engines' keys and is for the gateway's user only.
+const (
+	tableFile = "table.jsonl"
+	idFile    = "gateway-id"
+)
+
+// tableFormat is the version of the table file; one of another version is not read.
+const tableFormat = 1
+
+// diskLine is one line of the table file: a head, then routes and keys, then an end that tells that nothing is missing.
+type diskLine struct {
+	Head  *diskHead      `json:"head,omitempty"`
+	Route *wire.Route    `json:"route,omitempty"`
+	Key   *wire.RouteKey `json:"key,omitempty"`
+	End   *diskEnd       `json:"end,omitempty"`
+}
+
+type diskHead struct {
+	Format  int       `json:"format"`
+	Token   string    `json:"token"`
+	SavedAt time.Time `json:"saved_at"`
+}
+
+type diskEnd struct {
+	Models int `json:"models"`
+	Keys   int `json:"keys"`
+}
+
+// load reads the table file. Without one it returns nil and no error.
+func load(dir string, log *slog.Logger) (*state, error) {
+	f, err := os.Open(filepath.Join(dir, tableFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	s := &state{log: log, ids: map[string]route.Hash{}}
+	edit := new(route.Table).Edit()
+	models, keys := 0, 0
+	for d := json.NewDecoder(bufio.NewReaderSize(f, 1<<20)); ; {
+		var line diskLine
+		if err := d.Decode(&line); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+		}
+		switch {
+		case line.Head != nil:
+			if line.Head.Format != tableFormat {
+				return nil, fmt.Errorf("%s has format %d, this gateway reads %d", f.Name(), line.Head.Format, tableFormat)
+			}
+			s.token, s.savedAt = line.Head.Token, line.Head.SavedAt
+		case line.Route != nil:
+			models++
+			if err := edit.PutModel(*line.Route); err != nil {
+				log.Error("a kept route cannot be used; the model is not served here", "model", line.Route.Model, "error", err)
+			}
+		case line.Key != nil:
+			keys++
+			hash, err := edit.PutKey(*line.Key)
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+			}
+			s.ids[line.Key.ID] = hash
+		case line.End != nil:
+			if line.End.Models != models || line.End.Keys != keys {
+				return nil, fmt.Errorf("%s has %d models and %d keys, and says %d and %d", f.Name(), models, keys, line.End.Models, line.End.Keys)
+			}
+			s.table = edit.Table()
+			return s, nil
+		}
+	}
+}
+
+// write puts a table on disk so that a crash leaves either the old file or the new one.
+func write(dir string, t *route.Table, token string, now time.Time) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, tableFile+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	buf := bufio.NewWriterSize(f, 1<<20)
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	put := func(line diskLine) {
+		if err == nil {
+			err = enc.Encode(line)
+		}
+	}
+	put(diskLine{Head: &diskHead{Format: tableFormat, Token: token, SavedAt: now.UTC()}})
+	for _, m := range t.Models() {
+		r := m.Wire()
+		put(diskLine{Route: &r})
+	}
+	t.Keys(func(k *route.Key) bool {
+		w := k.Wire()
+		put(diskLine{Key: &w})
+		return err == nil
+	})
+	models, keys := t.Len()
+	put(diskLine{End: &diskEnd{models, keys}})
+	if err != nil {
+		return err
+	}
+	if err := buf.Flush(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, tableFile)); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// gatewayID is the id kept in the state directory, made at the first start. Without a directory, or when it cannot be
+// written, every start has another one.
+func gatewayID(dir string, log *slog.Logger) string {
+	id := levelrail.NewID("gw")
+	if dir == "" {
+		return id
+	}
+	path := filepath.Join(dir, idFile)
+	if b, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(b), "gw_") {
+		return strings.TrimSpace(string(b))
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = os.WriteFile(path, []byte(id+"\n"), 0o600)
+	}
+	if err != nil {
+		log.Warn("the gateway's id cannot be kept; the next start will have another", "error", err)
+	}
+	return id
+}
+
+// saver writes tables to disk, one after another and not each: a table that is replaced while another is written is
+// skipped, and writing takes at most a twentieth of the time.
+type saver struct {
+	dir string
+	log *slog.Logger
+
+	mu    sync.Mutex
+	table *route.Table // the newest that is not on disk; nil: none
+	token string
+	wake  chan struct{}
+}
+
+// Pauses between two writes: the least, and the one after a failure.
+const (
+	leastPause = 250 * time.Millisecond
+	retryPause = 30 * time.Second
+)
+
+func newSaver(dir string, log *slog.Logger) *saver {
+	return &saver{dir: dir, log: log, wake: make(chan struct{}, 1)}
+}
+
+// wish asks for a table to be kept. It returns at once.
+func (s *saver) wish(t *route.Table, token string) {
+	if s.dir == "" {
+		return
+	}
+	s.mu.Lock()
+	s.table, s.token = t, token
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes until ctx ends, and once more then if something is left.
+func (s *saver) run(ctx context.Context) {
+	s.sweep()
+	pause := leastPause
+	for {
+		select {
+		case <-ctx.Done():
+			s.flush()
+			return
+		case <-s.wake:
+		}
+		select { // what comes in this time is written with it
+		case <-ctx.Done():
+			s.flush()
+			return
+		case <-time.After(pause):
+		}
+		pause = s.flush()
+	}
+}
+
+// sweep removes what a crash in the middle of a write has left.
+func (s *saver) sweep() {
+	if s.dir == "" {
+		return
+	}
+	left, _ := filepath.Glob(filepath.Join(s.dir, tableFile+".*"))
+	for _, path := range left {
+		if err := os.Remove(path); err != nil {
+			s.log.Warn("an unfinished file cannot be removed", "error", err)
+		}
+	}
+}
+
+// flush writes what is wished for and returns how long to leave the disk alone then. What could not be written is wished
+// for again.
+func (s *saver) flush() time.Duration {
+	s.mu.Lock()
+	t, token := s.table, s.token
+	s.table = nil
+	s.mu.Unlock()
+	if t == nil {
+		return leastPause
+	}
+	began := time.Now()
+	if err := write(s.dir, t, token, began); err != nil {
+		s.log.Error("routes and keys cannot be kept; a restart without the control plane will not know the newest", "directory", s.dir, "error", err)
+		s.mu.Lock()
+		if s.table != nil { // a newer one has come meanwhile
+			t, token = s.table, s.token
+		}
+		s.mu.Unlock()
+		s.wish(t, token)
+		return retryPause
+	}
+	return max(leastPause, 20*time.Since(began))
+}

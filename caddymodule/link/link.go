@@ -1,0 +1,148 @@
+// Package link keeps the gateway's table the same as the control plane's: it follows the watch of routes and keys,
+// publishes every change as a new route.Table, and keeps a copy on disk from which a gateway without a control plane
+// serves.
+//
+// It promises that a table is never half of another one: while the control plane says everything anew, the last table
+// stands until the new one is complete. A lost control plane changes nothing. Requests read Table and nothing else. The
+// connection itself is package client's, what a table is caddymodule/route's.
+package link
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/client"
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// Source is what the link asks of the control plane. *client.Client meets it.
+type Source interface {
+	Watch(ctx context.Context, o client.WatchOptions, each func(wire.WatchLine) error) error
+}
+
+// Options say what a link needs. Directory may be empty: then nothing is kept.
+type Options struct {
+	Source    Source
+	Where     string        // names the control plane in the log
+	Directory string        // the gateway's state directory, made when missing
+	URL       func() string // the address that this gateway serves, told to the control plane; may be empty
+	Log       *slog.Logger
+}
+
+// Pauses between attempts to reach the control plane.
+const (
+	firstPause = 200 * time.Millisecond
+	mostPause  = 5 * time.Second
+)
+
+// Link follows one control plane.
+type Link struct {
+	o     Options
+	table atomic.Pointer[route.Table]
+	live  atomic.Bool // a watch is connected and has said everything
+	state state       // Run's alone, and Load's before it
+	save  *saver
+}
+
+// New returns a link with an empty table. It starts nothing and touches no file.
+func New(o Options) *Link {
+	l := &Link{o: o, save: newSaver(o.Directory, o.Log)}
+	l.state.table, l.state.log = new(route.Table), o.Log
+	l.table.Store(l.state.table)
+	return l
+}
+
+// Table is the newest table.
+func (l *Link) Table() *route.Table { return l.table.Load() }
+
+// Live tells whether the table is the control plane's present one, as far as the connection shows.
+func (l *Link) Live() bool { return l.live.Load() }
+
+// Load reads the copy on disk, so that the first request is served by it. It only reads, and a copy that is missing or
+// broken leaves the table empty: the watch will say everything. Call it before Run.
+func (l *Link) Load() {
+	if l.o.Directory == "" {
+		return
+	}
+	s, err := load(l.o.Directory, l.o.Log)
+	switch {
+	case err != nil:
+		l.o.Log.Warn("the kept routes and keys cannot be read; waiting for the control plane", "error", err)
+	case s != nil:
+		l.state = *s
+		l.table.Store(s.table)
+		models, keys := s.table.Len()
+		l.o.Log.Info("serving from kept routes and keys", "models", models, "keys", keys, "saved_at", s.savedAt)
+	}
+}
+
+// Run follows the control plane until ctx ends, then writes what is not yet on disk and returns.
+func (l *Link) Run(ctx context.Context) {
+	done := make(chan struct{})
+	go func() { defer close(done); l.save.run(ctx) }()
+	defer func() { <-done }()
+
+	id := gatewayID(l.o.Directory, l.o.Log)
+	pause, said := firstPause, ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := l.follow(ctx, id, func() { pause, said = firstPause, "" })
+		l.live.Store(false)
+		if ctx.Err() != nil {
+			return
+		}
+		if client.IsGone(err) {
+			l.o.Log.Info("the control plane's history does not reach back to this gateway's state; reading everything anew")
+			l.state.token = ""
+			if time.Since(began) > firstPause {
+				continue
+			}
+		} else if text := err.Error(); text != said { // once per cause, not once per attempt
+			l.o.Log.Warn("no connection to the control plane; serving the last known routes and keys", "control_plane", l.o.Where, "error", err, "next", next(err))
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+		pause = min(2*pause, mostPause)
+	}
+}
+
+// follow watches once. synced is called each time the control plane has said everything.
+func (l *Link) follow(ctx context.Context, id string, synced func()) error {
+	l.state.begin()
+	return l.o.Source.Watch(ctx, client.WatchOptions{
+		After: l.state.token,
+		Kinds: []string{wire.WatchRoute, wire.WatchRouteKey},
+		Body:  wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: l.o.URL()},
+	}, func(line wire.WatchLine) error {
+		changed := l.state.apply(line)
+		if changed {
+			l.table.Store(l.state.table)
+			l.save.wish(l.state.table, l.state.token)
+		}
+		if line.Type == wire.WatchSynced {
+			synced()
+			if !l.live.Swap(true) {
+				models, keys := l.state.table.Len()
+				l.o.Log.Info("connected to the control plane", "control_plane", l.o.Where, "models", models, "keys", keys)
+			}
+		}
+		return nil
+	})
+}
+
+func next(err error) string {
+	var e *levelrail.Error
+	if errors.As(err, &e) && e.Kind == levelrail.ErrForbidden {
+		return "the gateway's user has to be in the group levelrail-gateway"
+	}
+	return "systemctl status levelrail-server"
+}

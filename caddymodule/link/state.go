@@ -1,0 +1,126 @@
+package link
+
+import (
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// state is what the lines of the watch have made so far. It is pure but for its log: a line in, a table out.
+type state struct {
+	table *route.Table
+	ids   map[string]route.Hash // of the table's keys: a delete line names the id
+	token string                // where to go on from
+	log   *slog.Logger
+
+	// While the control plane says everything anew (from reset to synced), it is collected here.
+	fresh    *route.Edit
+	freshIDs map[string]route.Hash
+
+	// Routes come whole at the start of each watch; those not said by synced are gone.
+	starting bool
+	said     map[string]bool
+
+	savedAt time.Time // of a copy from disk
+}
+
+// begin forgets what a broken watch left unfinished.
+func (s *state) begin() {
+	s.fresh, s.freshIDs = nil, nil
+	s.starting, s.said = true, map[string]bool{}
+	if s.ids == nil {
+		s.ids = map[string]route.Hash{}
+	}
+}
+
+// apply takes one line and tells whether the table, or the place to go on from, has changed. A line of a kind that this
+// gateway does not know, or an object that it cannot use, changes nothing but is logged: it takes down neither the watch
+// nor the rest of the table.
+func (s *state) apply(line wire.WatchLine) bool {
+	switch line.Type {
+	case wire.WatchReset:
+		s.fresh, s.freshIDs = new(route.Table).Edit(), map[string]route.Hash{}
+		return false
+	case wire.WatchPut, wire.WatchDelete:
+		if s.fresh != nil { // its token counts only with all the rest
+			s.change(s.fresh, s.freshIDs, line)
+			return false
+		}
+		edit := s.table.Edit()
+		s.change(edit, s.ids, line)
+		s.table = edit.Table()
+	case wire.WatchSynced:
+		s.synced()
+	default:
+		return false
+	}
+	if line.Token != "" {
+		s.token = line.Token
+	}
+	return true
+}
+
+func (s *state) synced() {
+	if s.fresh != nil {
+		s.table, s.ids = s.fresh.Table(), s.freshIDs
+		s.fresh, s.freshIDs = nil, nil
+	} else if s.starting {
+		edit := s.table.Edit()
+		for _, m := range s.table.Models() {
+			if !s.said[m.Name] {
+				edit.DropModel(m.Name)
+			}
+		}
+		s.table = edit.Table()
+	}
+	s.starting, s.said = false, nil
+}
+
+func (s *state) change(edit *route.Edit, ids map[string]route.Hash, line wire.WatchLine) {
+	switch {
+	case line.Kind == wire.WatchRoute && line.Type == wire.WatchDelete:
+		edit.DropModel(line.ID)
+		delete(s.said, line.ID)
+	case line.Kind == wire.WatchRoute:
+		var r wire.Route
+		err := json.Unmarshal(line.Object, &r)
+		if err == nil {
+			err = edit.PutModel(r)
+		}
+		if err != nil { // what cannot be understood is not served by what it was before either
+			edit.DropModel(line.ID)
+			s.log.Error("a model's route cannot be used; the model is not served here", "model", line.ID, "error", err, "next", "upgrade levelrail-gateway to the control plane's version")
+			return
+		}
+		if s.starting {
+			s.said[r.Model] = true
+		}
+	case line.Kind == wire.WatchRouteKey:
+		old, had := ids[line.ID]
+		if line.Type == wire.WatchDelete {
+			if had {
+				edit.DropKey(old)
+				delete(ids, line.ID)
+			}
+			return
+		}
+		var k wire.RouteKey
+		err := json.Unmarshal(line.Object, &k)
+		var hash route.Hash
+		if err == nil {
+			hash, err = edit.PutKey(k)
+		}
+		if had && (err != nil || old != hash) {
+			edit.DropKey(old)
+			delete(ids, line.ID)
+		}
+		if err != nil {
+			s.log.Error("a key cannot be used; it opens nothing here", "key", line.ID, "error", err)
+			return
+		}
+		ids[line.ID] = hash
+	}
+}

@@ -1,0 +1,52 @@
+// Package meter is the seam between serving a request and counting it.
+//
+// Every request ends in exactly one Record: a finished one, a refused one, one whose client left or whose engine died.
+// Whoever counts or logs is a Sink. A Record holds no key, body, query or client-chosen path.
+package meter
+
+import (
+	"time"
+
+	"github.com/levelrail/levelrail"
+)
+
+// Record is one request, told after its end.
+type Record struct {
+	RequestID string
+	Method    string // GET, POST; "other" for what HTTP does not define
+	Route     string // the table's path, or "" when nothing is served there
+	Model     string // the model's own name, once known
+	KeyID     string
+	KeyPrefix string
+	Owner     levelrail.Owner
+	Tags      []string
+	Status    int       // sent to the client; 499 when it left before an answer began
+	Code      string    // of a refusal, such as invalid_api_key
+	End       End       //
+	Start     time.Time //
+	Duration  time.Duration
+	FirstByte time.Duration // until the engine's first byte of the body; 0: none came
+	Bytes     int64         // of the answer's body
+	HasUsage  bool
+	Input     int64 // tokens
+	Output    int64
+}
+
+// End is how a request ended.
+type End string
+
+// The ends of a request.
+const (
+	Complete      End = "complete"       // answered to the end
+	Refused       End = "refused"        // by the gateway's checks
+	ClientGone    End = "client_gone"    // the client left; the engine was told
+	EngineGone    End = "engine_gone"    // the engine closed before the end of its answer
+	EngineError   End = "engine_error"   // the engine said in a stream that it failed
+	DialFailed    End = "dial_failed"    // the engine could not be reached
+	HeaderTimeout End = "header_timeout" // the engine did not begin to answer
+	GapTimeout    End = "gap_timeout"    // the engine fell silent in its answer
+	Panic         End = "panic"          // a mistake of the gateway's
+)
+
+// Sink takes records. Record returns quickly and may be called from many goroutines.
+type Sink interface{ Record(Record) }

@@ -1,0 +1,40 @@
+package openai
+
+import "encoding/json"
+
+// Model is one entry of a model listing.
+type Model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"` // always "model"
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// NewModel is the entry of a served name.
+func NewModel(id string, created int64) Model {
+	return Model{ID: id, Object: "model", Created: max(created, 0), OwnedBy: "levelrail"}
+}
+
+// ModelList is the JSON of a listing.
+func ModelList(models []Model) []byte {
+	if models == nil {
+		models = []Model{}
+	}
+	b, err := json.Marshal(struct {
+		Object string  `json:"object"`
+		Data   []Model `json:"data"`
+	}{"list", models})
+	if err != nil { // strings and numbers only: it cannot
+		return []byte(`{"object":"list","data":[]}`)
+	}
+	return b
+}
+
+// JSON is the entry by itself.
+func (m Model) JSON() []byte {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return []byte(`{}`)
+	}
+	return b
+}

@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// Body is a request's whole body, in memory from the first check until the engine has it. Its buffer comes from a pool and
+// goes back when both the gateway and the transport, which may go on reading after an answer, have let go.
+type Body struct {
+	buf  *[]byte
+	uses atomic.Int32
+}
+
+const (
+	firstBuffer  = 16 << 10 // what a body is read into first; most fit
+	pooledBuffer = 1 << 20  // larger buffers are left to the garbage collector
+)
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, firstBuffer); return &b }}
+
+// ErrTooLarge says that a body is larger than its bound.
+var ErrTooLarge = errors.New("the body is too large")
+
+// ReadBody reads a body to its end; most ≤ 0 means no bound. What it holds grows with what has come, not with what was
+// announced. On an error nothing is held.
+func ReadBody(r io.Reader, most int64) (*Body, error) {
+	b := &Body{buf: buffers.Get().(*[]byte)}
+	b.uses.Store(1)
+	buf := (*b.buf)[:0]
+	var err error
+	for err == nil {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		var n int
+		n, err = r.Read(buf[len(buf):cap(buf)])
+		if buf = buf[:len(buf)+n]; most > 0 && int64(len(buf)) > most {
+			err = ErrTooLarge
+		}
+	}
+	*b.buf = buf
+	if !errors.Is(err, io.EOF) {
+		b.Release()
+		return nil, err
+	}
+	return b, nil
+}
+
+// Bytes is the body. It is valid until Release.
+func (b *Body) Bytes() []byte { return *b.buf }
+
+// Release lets go of the body.
+func (b *Body) Release() {
+	if b.uses.Add(-1) > 0 {
+		return
+	}
+	if cap(*b.buf) <= pooledBuffer {
+		buffers.Put(b.buf)
+	}
+}
+
+// open returns a reader for the transport, which closes it once it is done.
+func (b *Body) open() io.ReadCloser {
+	b.uses.Add(1)
+	return &bodyReader{body: b}
+}
+
+// bodyReader copies out under a lock, because a transport may close it while it reads: after the close nobody looks at the
+// buffer any more, so the next request can have it.
+type bodyReader struct {
+	mu   sync.Mutex
+	body *Body // nil once closed
+	at   int
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body == nil {
+		return 0, errors.New("read of a closed body")
+	}
+	all := r.body.Bytes()
+	if r.at == len(all) {
+		return 0, io.EOF
+	}
+	n := copy(p, all[r.at:])
+	r.at += n
+	return n, nil
+}
+
+func (r *bodyReader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.body != nil {
+		r.body.Release()
+		r.body = nil
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package route
+
+import (
+	"slices"
+
+	"github.com/levelrail/levelrail/caddymodule/openai"
+	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/engine"
+)
+
+// Model is what the gateway knows of one model. It never changes once it is in a Table.
+type Model struct {
+	Name     string
+	Engine   string
+	Names    []string // served names, its own first
+	Domain   string
+	Paths    *Paths           // what its engine serves
+	Body     engine.BodyTable // which body fields its engine reads
+	Fields   *openai.Fields   // model, and all fields that Body names
+	Targets  []wire.RouteTarget
+	Serving  bool
+	Asleep   bool
+	Reason   string
+	Limits   wire.Limits
+	Created  int64 // Unix seconds
+	wireForm wire.Route
+}
+
+// Wire is the route as the control plane sent it.
+func (m *Model) Wire() wire.Route { return m.wireForm }
+
+// Serves tells whether clients may call the model by that name.
+func (m *Model) Serves(name string) bool { return slices.Contains(m.Names, name) }
+
+func newModel(r wire.Route) (*Model, error) {
+	e, err := engine.Get(r.Engine)
+	if err != nil {
+		return nil, err
+	}
+	body := e.Body()
+	m := &Model{Name: r.Model, Engine: r.Engine, Names: r.Names, Domain: r.Domain, Paths: pathsOf(e), Body: body,
+		Fields: openai.NewFields(slices.Concat([]string{"model"}, body.Length, body.Count, body.Refuse)...), Targets: r.Targets,
+		Serving: r.Serving, Asleep: r.Asleep, Reason: r.Reason, Limits: r.Limits, Created: r.CreatedAt.Unix(), wireForm: r}
+	if len(m.Names) == 0 {
+		m.Names = []string{r.Model}
+	}
+	return m, nil
+}
+
+// Order is the places to try, best first: the targets that serve, one of them put first by its share of the weights
+// (random is in 0 ≤ random < 1), then those of weight 0, which are only stood in for others.
+func (m *Model) Order(random float64) []wire.RouteTarget {
+	if len(m.Targets) == 1 {
+		return m.Targets
+	}
+	var out, spare []wire.RouteTarget
+	total := 0
+	for _, t := range m.Targets {
+		switch {
+		case !t.Serving:
+		case t.Weight > 0:
+			out = append(out, t)
+			total += t.Weight
+		default:
+			spare = append(spare, t)
+		}
+	}
+	at := int(random * float64(total))
+	for i, t := range out {
+		if at -= t.Weight; at < 0 {
+			first := out[i]
+			copy(out[1:i+1], out[:i])
+			out[0] = first
+			break
+		}
+	}
+	return append(out, spare...)
+}

@@ -1,0 +1,92 @@
+package caddymodule
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/gateway"
+	"github.com/levelrail/levelrail/caddymodule/limit"
+	"github.com/levelrail/levelrail/caddymodule/link"
+	"github.com/levelrail/levelrail/caddymodule/proxy"
+	"github.com/levelrail/levelrail/client"
+)
+
+// pool holds what outlives configurations.
+var pool = caddy.NewUsagePool()
+
+// sharedKey says what is connected to what. Two configurations with the same key share everything.
+type sharedKey struct{ socket, dir string }
+
+// shared is one link and all that serves by its table.
+type shared struct {
+	gateway *gateway.Gateway
+	link    *link.Link
+	engines *proxy.Engines
+	client  *client.Client
+	log     *currentLog
+	url     atomic.Pointer[string]
+
+	started sync.Once
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when the link has ended; nil before start
+
+	requests atomic.Int64 // running, those of old configurations included
+	ended    atomic.Bool  // no configuration uses this any more
+}
+
+func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
+	c, err := client.New(client.Options{Socket: key.socket, UserAgent: "levelrail-gateway/" + levelrail.Version})
+	if err != nil {
+		return nil, err
+	}
+	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log)}
+	s.setURL("")
+	text := slog.New(s.log.handler())
+	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, URL: func() string { return *s.url.Load() }, Log: text})
+	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Sink: s.log, Log: text, Now: time.Now}
+	s.link.Load()
+	return s, nil
+}
+
+func (s *shared) setURL(url string) { s.url.Store(&url) }
+
+// start follows the control plane from the first call on; later calls hand over the new configuration's log and address.
+func (s *shared) start(log *zap.Logger, url string) {
+	s.log.use(log)
+	s.setURL(url)
+	s.started.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		s.cancel, s.done = cancel, make(chan struct{})
+		go func() { defer close(s.done); s.link.Run(ctx) }()
+	})
+}
+
+// enter and leave surround a request.
+func (s *shared) enter() { s.requests.Add(1) }
+
+func (s *shared) leave() {
+	if s.requests.Add(-1) == 0 && s.ended.Load() {
+		s.engines.CloseIdle()
+	}
+}
+
+// Destruct ends the link, which writes its table. Requests that still run have all they need: the table they began with,
+// and connections that are closed when the last of them is done.
+func (s *shared) Destruct() error {
+	s.started.Do(func() {}) // a start that comes too late does nothing
+	if s.cancel != nil {
+		s.cancel()
+		<-s.done
+	}
+	s.client.Close()
+	s.ended.Store(true)
+	s.engines.CloseIdle()
+	return nil
+}

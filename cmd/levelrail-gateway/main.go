@@ -1,0 +1,52 @@
+// Command levelrail-gateway is one Caddy with its standard modules and Levelrail's handler. Without arguments it serves
+// /etc/levelrail/Caddyfile; everything else that Caddy's command can do (validate, adapt, fmt, list-modules …) it can too.
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	_ "time/tzdata" // log formats and matchers with time zones, on hosts without the database
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/levelrail/levelrail"
+	_ "github.com/levelrail/levelrail/caddymodule"
+)
+
+const defaultConfig = "/etc/levelrail/Caddyfile"
+
+func main() {
+	caddy.CustomBinaryName = "levelrail-gateway"
+	caddy.CustomLongDescription = "levelrail-gateway serves the models of a Levelrail cluster over the OpenAI API.\n\n" +
+		"Without arguments it serves " + defaultConfig + ". It is Caddy with the directive levelrail;\nthe Caddyfile is explained at https://caddyserver.com/docs/caddyfile."
+	os.Args = append(os.Args[:1], arguments(os.Args[1:])...)
+	if len(os.Args) == 2 && os.Args[1] == "version" {
+		upstream, _ := caddy.Version()
+		fmt.Printf("levelrail-gateway %s (Caddy %s)\n", levelrail.Version, upstream)
+		return
+	}
+	caddycmd.Main()
+}
+
+// arguments fills in what is not said: to run, and the configuration of commands that take one.
+func arguments(args []string) []string {
+	if len(args) == 0 {
+		args = []string{"run"}
+	}
+	switch args[0] {
+	case "-v", "--version":
+		return []string{"version"}
+	case "run", "validate", "adapt", "reload":
+		named := func(a string) bool {
+			return a == "-c" || a == "--config" || strings.HasPrefix(a, "--config=") || a == "-h" || a == "--help" || a == "--resume"
+		}
+		if !slices.ContainsFunc(args[1:], named) {
+			args = append(args, "--config", defaultConfig, "--adapter", "caddyfile")
+		}
+	}
+	return args
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"bufio"
+	"os"
+	"strings"
+
+	ucli "github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/levelrail/levelrail"
+)
+
+func modelsDelete() verb {
+	return verb{
+		name: "delete", args: "NAME", usage: "take a model down; its weights stay on the node", complete: []string{"@model"},
+		long: "The engine stops, requests that it is answering are cut, and the model's keys open nothing any more. The downloaded weights stay on the node, so deploying it again " +
+			"downloads nothing. On a terminal it asks first; elsewhere it needs --yes.",
+		examples: []example{
+			{"Delete, after a question", "levelrail models delete chat"},
+			{"In a script", "levelrail models delete chat --yes"},
+		},
+		flags: []ucli.Flag{&ucli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}},
+		run: func(s *session, c *ucli.Context) error {
+			name := arg(c, 0)
+			api, err := s.api()
+			if err != nil {
+				return err
+			}
+			if !c.Bool("yes") {
+				if _, err := api.Model(s.ctx, name); err != nil { // a question about nothing would mislead
+					return err
+				}
+				if err := s.confirm(c, "Delete the model "+name+" and its keys? Its weights stay on the node."); err != nil {
+					return err
+				}
+			}
+			answer, err := api.DeleteModel(s.ctx, name)
+			if err != nil {
+				return err
+			}
+			if s.json {
+				return s.document(answer)
+			}
+			s.say("%s is being deleted. Its weights stay on the node.", answer.Model.Name)
+			return nil
+		},
+	}
+}
+
+// confirm asks on the terminal. Without one it refuses and names the flag.
+func (s *session) confirm(c *ucli.Context, question string) error {
+	in, ok := s.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) || !s.stderr.terminal() {
+		return usagef("", "this asks before it deletes, and there is no terminal to ask on; add --yes")
+	}
+	s.stderr.Write([]byte(question + " [y/N] "))
+	answer := make(chan string, 1)
+	go func() { // a read of a terminal cannot be cancelled; the process ends with it
+		line, _ := bufio.NewReader(in).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-s.ctx.Done():
+		s.note("")
+		return errInterrupted
+	case a := <-answer:
+		if a != "y" && a != "yes" {
+			return levelrail.Errorf(levelrail.ErrRefused, "nothing was deleted")
+		}
+		return nil
+	}
+}

@@ -42,18 +42,27 @@ type machine struct {
 
 // apply applies entries in one commit and answers each. An error is no refusal: the state could not be read or written, or
 // the log holds what this release does not understand. The process must stop then, and goes on from the same entry later.
-func (m *machine) apply(entries []entry) ([]outcome, error) {
+func (m *machine) apply(entries []entry) (outcomes []outcome, err error) {
 	w, err := m.state.begin()
 	if err != nil {
 		return nil, fmt.Errorf("open the state: %w", err)
 	}
 	defer w.rollback()
+	defer func() {
+		if p := recover(); p != nil {
+			c, ok := p.(*command.Corrupt)
+			if !ok {
+				panic(p)
+			}
+			outcomes, err = nil, c
+		}
+	}()
 	at, err := readMeta(w)
 	if err != nil {
 		return nil, err
 	}
 	at.Cluster = m.cluster
-	outcomes := make([]outcome, len(entries))
+	outcomes = make([]outcome, len(entries))
 	var published []change
 	for i, e := range entries {
 		at.Applied, at.Term = e.index, e.term

@@ -12,7 +12,7 @@ override GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=% -tags=%,$(GOFLAGS
 export GOFLAGS
 export CGO_ENABLED ?= 0
 
-GOTEST := go run ./test/slow
+GOTEST := go run ./test/slow --
 # Everything that needs neither root nor the network, and what it is made of.
 UNIT = $$(go list ./... | grep -v '^github.com/levelrail/levelrail/test/')
 # Where goroutines meet: the request path, the store, and what watches them.

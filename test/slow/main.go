@@ -1,7 +1,7 @@
 // Command slow runs go test and prints what go test would print, plus what a reader of a long run wants to know: which
 // test is taking its time while it does, the figures that tests report with t.Attr, and the slowest tests at the end.
 //
-//	go run ./test/slow [-n 10] [-- ] ./... [any argument of go test]
+//	go run ./test/slow [-n 10] -- ./... [any argument of go test]
 //
 // Its last lines are go test's own summary, one line a package; they are appended to the file $SUMMARY as well, where that
 // is set, for a run of several stages. Its exit status is go test's.

@@ -1,0 +1,205 @@
+package packages
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	hosttest "github.com/levelrail/levelrail/test/host"
+)
+
+// TestUpgradeKeepsWhatAnOperatorDid (C059): drop-ins, edited settings, a disabled, a stopped and a masked service survive
+// reinstalling, upgrading and downgrading, and engines run through all of it in the same process.
+func TestUpgradeKeepsWhatAnOperatorDid(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Bookworm)
+	unit := engine(h, "chat")
+	engineBefore := pid(t, h, unit)
+	h.Run(`
+for unit in levelrail-server levelrail-agent levelrail-gateway levelrail-model-chat; do
+  mkdir -p /etc/systemd/system/$unit.service.d
+  printf '[Service]\nNice=3\n' >/etc/systemd/system/$unit.service.d/operator.conf
+done
+echo '# by the operator' | tee -a /etc/default/levelrail-server /etc/default/levelrail-agent /etc/default/levelrail-gateway /etc/levelrail/Caddyfile >/dev/null
+echo '# a site by the operator' >/etc/levelrail/sites/own.caddy
+systemctl daemon-reload
+systemctl restart levelrail-server levelrail-agent levelrail-gateway
+systemctl -q disable levelrail-gateway`)
+	for _, s := range services {
+		h.WaitActive(s)
+	}
+	check := func(after string) {
+		t.Helper()
+		h.Run(`
+for f in /etc/default/levelrail-server /etc/default/levelrail-agent /etc/default/levelrail-gateway /etc/levelrail/Caddyfile; do
+  grep -q '# by the operator' $f
+done
+grep -q operator /etc/levelrail/sites/own.caddy
+for unit in levelrail-server levelrail-agent levelrail-gateway levelrail-model-chat; do
+  test "$(systemctl show -p Nice --value $unit.service)" = 3
+done`)
+		if got := h.Run("systemctl is-enabled levelrail-gateway || true"); got != "disabled\n" {
+			t.Errorf("after %s the gateway that an operator disabled is %s", after, got)
+		}
+		for _, s := range services {
+			h.WaitActive(s)
+		}
+		if now := pid(t, h, unit); now != engineBefore {
+			t.Errorf("after %s the engine is another process: %d, before %d", after, now, engineBefore)
+		}
+	}
+
+	old := debs(t)
+	h.Apt(append([]string{"install", "--reinstall", "--no-install-recommends"}, h.CopyDebs(old...)...)...)
+	check("reinstalling")
+
+	server, agent := pid(t, h, services[0]), pid(t, h, services[1])
+	var later []string
+	for _, deb := range old {
+		later = append(later, newer(t, deb, ""))
+	}
+	h.InstallDebs(later...)
+	check("upgrading")
+	if pid(t, h, services[0]) == server || pid(t, h, services[1]) == agent {
+		t.Error("an upgrade left the old server or the old agent running")
+	}
+
+	h.Apt(append([]string{"install", "--allow-downgrades", "--no-install-recommends"}, h.CopyDebs(old...)...)...)
+	check("downgrading")
+
+	// What an operator has stopped stays stopped, what they masked stays masked.
+	h.Run("systemctl stop levelrail-agent; systemctl -q mask --now levelrail-gateway")
+	h.InstallDebs(later...)
+	for _, unit := range []string{"levelrail-agent.service", "levelrail-gateway.service"} {
+		if u, err := h.Show(t.Context(), unit); err != nil || u.ActiveState != "inactive" {
+			t.Errorf("an upgrade started %s that an operator stopped: %s, %v", unit, u.ActiveState, err)
+		}
+	}
+	if got := h.Run("systemctl is-enabled levelrail-gateway || true"); got != "masked\n" {
+		t.Errorf("after an upgrade the masked gateway is %s", got)
+	}
+}
+
+// TestGatewayRestartsForANewProgramOnly: reinstalling the same gateway reloads it in place, since a restart would end
+// streams; another program takes its place.
+func TestGatewayRestartsForANewProgramOnly(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Trixie, "levelrail-gateway")
+	deb := debs(t, "levelrail-gateway")[0]
+	const unit = "levelrail-gateway.service"
+	before := pid(t, h, unit)
+	h.Apt(append([]string{"install", "--reinstall"}, h.CopyDebs(deb)...)...)
+	h.WaitActive(unit)
+	if now := pid(t, h, unit); now != before {
+		t.Errorf("reinstalling the same gateway restarted it: process %d, before %d", now, before)
+	}
+	h.InstallDebs(newer(t, deb, "usr/bin/levelrail-gateway"))
+	h.WaitActive(unit)
+	if now := pid(t, h, unit); now == before {
+		t.Errorf("a new gateway was installed and the old one runs on: process %d", now)
+	}
+}
+
+// TestServerRestartRefusesNobody: a client that calls while the server is down waits for the next one on the same socket.
+func TestServerRestartRefusesNobody(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Bookworm, "levelrail-server")
+	h.Run(`
+systemctl kill -s KILL levelrail-server.service
+for i in $(seq 20); do
+  curl -sS --max-time 20 -o /dev/null --unix-socket /run/levelrail/api.sock http://levelrail/api/v1/status
+done`)
+	h.WaitActive("levelrail-server.service")
+}
+
+// TestACrashLoopKeepsTheSockets: a server that cannot start is tried again and again, slowly; its sockets do not fail, and
+// once it is mended it comes back by itself.
+func TestACrashLoopKeepsTheSockets(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Bookworm, "levelrail-server")
+	h.Run(`
+mkdir -p /run/systemd/system/levelrail-server.service.d
+printf '[Service]\nExecStart=\nExecStart=/bin/false\nRestartSec=100ms\n' >/run/systemd/system/levelrail-server.service.d/broken.conf
+systemctl daemon-reload
+systemctl kill -s KILL levelrail-server.service`)
+	h.Eventually("ten failed starts with clients calling", time.Minute, func() error {
+		h.Run("curl -s --max-time 0.2 --unix-socket /run/levelrail/api.sock http://levelrail/ || true")
+		u, err := h.Show(t.Context(), "levelrail-server.service")
+		if err == nil && u.NRestarts < 10 {
+			err = fmt.Errorf("there were %d", u.NRestarts)
+		}
+		return err
+	})
+	for _, s := range sockets {
+		if u, err := h.Show(t.Context(), s); err != nil || u.ActiveState != "active" {
+			t.Errorf("%s is %s (%s, %v) in a crash loop", s, u.ActiveState, u.Result, err)
+		}
+	}
+	h.Run("rm -r /run/systemd/system/levelrail-server.service.d; systemctl daemon-reload")
+	h.WaitActive("levelrail-server.service")
+}
+
+// TestRemoveAndPurge: removing stops everything and keeps data and settings, installing again brings the engines back, and
+// purging deletes what the documentation says: state, generated units, caches, weights.
+func TestRemoveAndPurge(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Bookworm)
+	unit := engine(h, "chat")
+	h.Run(`
+install -D /dev/null /var/lib/levelrail/weights/chat/model.gguf
+mkdir -p /var/cache/private/levelrail/engines/chat /etc/systemd/system/levelrail-model-own.service.d
+echo 'APP_X=1' >>/etc/default/levelrail-agent
+printf '[Service]\nExecStart=/bin/sleep infinity\n' >/etc/systemd/system/levelrail-model-own.service
+systemctl daemon-reload; systemctl start levelrail-model-own.service`)
+
+	h.Apt("remove", "levelrail*")
+	left := h.Run("systemctl list-units --plain --no-legend --state=active --type=service,socket,target 'levelrail*' | cut -d' ' -f1")
+	if got := strings.Fields(left); len(got) != 1 || got[0] != "levelrail-model-own.service" {
+		t.Errorf("after a removal these run: %q; want only the operator's own unit", got)
+	}
+	h.Run(`
+test -e /var/lib/levelrail/weights/chat/model.gguf
+test -s /var/lib/levelrail/server/master.key
+test -e /etc/systemd/system/` + unit + `
+grep -q APP_X=1 /etc/default/levelrail-agent`)
+
+	h.InstallDebs(debs(t)...)
+	for _, s := range services {
+		h.WaitActive(s)
+	}
+	h.Run("grep -q APP_X=1 /etc/default/levelrail-agent")
+
+	h.Apt("purge", "levelrail*")
+	h.Run(`
+for path in /var/lib/levelrail /run/levelrail /run/levelrail-agent /etc/levelrail /etc/default/levelrail-server \
+    /etc/default/levelrail-agent /etc/default/levelrail-gateway /etc/systemd/system/` + unit + ` \
+    /etc/systemd/system/levelrail-engines.target.wants /var/cache/levelrail /var/cache/private/levelrail; do
+  test ! -e $path || { echo "a purge left $path: $(find $path)" >&2; exit 1; }
+done
+test -e /etc/systemd/system/levelrail-model-own.service # a name like ours without our mark
+find /etc/systemd/system /var/lib/systemd/deb-systemd-helper-enabled -name 'levelrail-[sag]*' | (! grep .)`)
+}
+
+// TestKeepWeights: /etc/levelrail/keep-weights keeps the weights, and only those, through a purge.
+func TestKeepWeights(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Trixie, "levelrail-agent")
+	h.Run("mkdir -p /etc/levelrail; touch /etc/levelrail/keep-weights; install -D /dev/null /var/lib/levelrail/weights/chat/model.gguf")
+	h.Apt("purge", "levelrail-agent")
+	h.Run("test -e /var/lib/levelrail/weights/chat/model.gguf; test ! -e /var/lib/levelrail/agent")
+}
+
+// TestPurgingOnePackageLeavesTheOthersClosed: purging the server of a machine with engines keeps the directory of their
+// sockets, without which the next engine's would be open to everybody.
+func TestPurgingOnePackageLeavesTheOthersClosed(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Forky)
+	h.Apt("purge", "levelrail-server", "levelrail")
+	if got := h.Run("stat -c '%U:%G %a' /run/levelrail/engines"); got != "root:levelrail-gateway 710\n" {
+		t.Errorf("/run/levelrail/engines is %s", got)
+	}
+	for _, s := range []string{"levelrail-agent.service", "levelrail-gateway.service"} {
+		h.WaitActive(s)
+	}
+}

@@ -1,0 +1,294 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/levelrail/levelrail/hub"
+)
+
+// Store is a node's store of weights.
+type Store struct {
+	Dir string // /var/lib/levelrail/weights
+}
+
+func (s Store) blobs() string             { return filepath.Join(s.Dir, ".blobs") }
+func (s Store) blob(sum string) string    { return filepath.Join(s.blobs(), "sha256-"+sum) }
+func (s Store) staging(m string) string   { return filepath.Join(s.Dir, "."+m+".new") }
+func (s Store) partial(key string) string { return filepath.Join(s.blobs(), key+hub.PartialSuffix) }
+
+// brought is where a download of key is put when it is complete: for a known checksum, in its place already.
+func (s Store) brought(key string) string { return filepath.Join(s.blobs(), key) }
+
+// Set is the directory of a model's finished weights.
+func (s Store) Set(model string) string { return filepath.Join(s.Dir, model) }
+
+// key names a file's partial and its lock: by checksum where the source says one, else by where it comes from.
+func key(sum, from string) string {
+	if sum != "" {
+		return "sha256-" + sum
+	}
+	h := sha256.Sum256([]byte(from))
+	return "from-" + hex.EncodeToString(h[:])
+}
+
+// prepare makes the directories of the store.
+func (s Store) prepare() error {
+	if err := os.MkdirAll(s.blobs(), 0o755); err != nil {
+		return fmt.Errorf("prepare the store of weights: %w", err)
+	}
+	return nil
+}
+
+// lock waits until nobody else brings the file and returns the way to let go. The kernel holds the lock for the process,
+// so that of a killed one is free at once. waiting is called every now and then until then.
+func (s Store) lock(ctx context.Context, key string, waiting func()) (unlock func(), err error) {
+	path := filepath.Join(s.blobs(), key+".lock")
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock %s: %w", key, err)
+		}
+		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil && sameFile(f, path):
+			return func() {
+				os.Remove(path) // while it is held, so nobody can hold a file that is no longer there without noticing
+				f.Close()
+			}, nil
+		case err == nil: // the holder before us took the file away
+			f.Close()
+			continue
+		case errors.Is(err, unix.EINTR):
+			f.Close()
+			continue
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", key, err)
+		}
+		f.Close()
+		waiting()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func sameFile(f *os.File, path string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(path)
+	return err == nil && os.SameFile(a, b)
+}
+
+// has tells whether the store holds a file of this checksum and size; a size below 0 is not known.
+func (s Store) has(sum string, bytes int64) bool {
+	info, err := os.Stat(s.blob(sum))
+	return err == nil && info.Mode().IsRegular() && (bytes < 0 || info.Size() == bytes)
+}
+
+// keep puts a finished, verified file in its place in the store. The caller holds the lock of its key.
+func (s Store) keep(path, sum string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(path, s.blob(sum)); err != nil {
+		return err
+	}
+	return syncDir(s.blobs())
+}
+
+// begin returns an empty directory in which a set is put together.
+func (s Store) begin(model string) (string, error) {
+	dir := s.staging(model)
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// link puts a file of the store into a set that is put together.
+func (s Store) link(sum, dir, path string) error {
+	if !filepath.IsLocal(path) || strings.HasPrefix(filepath.Base(path), ".levelrail") {
+		return fmt.Errorf("the file name %.120q does not stay in the set's directory", path)
+	}
+	to := filepath.Join(dir, path)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	err := os.Link(s.blob(sum), to)
+	if errors.Is(err, fs.ErrExist) {
+		if err := os.Remove(to); err != nil {
+			return err
+		}
+		err = os.Link(s.blob(sum), to)
+	}
+	return err
+}
+
+// finish writes the manifest and puts the set in its place, in one step: whoever looks sees the old set or the new one.
+// An engine that runs from the old set keeps its files open until it is restarted.
+func (s Store) finish(model string, m Manifest) error {
+	dir, set := s.staging(model), s.Set(model)
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(dir, ManifestName), append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, set, unix.RENAME_EXCHANGE)
+	switch {
+	case errors.Is(err, unix.ENOENT): // there was none
+		err = os.Rename(dir, set)
+	case errors.Is(err, unix.EINVAL): // a file system that cannot exchange
+		if err = os.RemoveAll(set); err == nil {
+			err = os.Rename(dir, set)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("put the weights of %s in place: %w", model, err)
+	}
+	if err := syncDir(s.Dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir) // what was the old set
+}
+
+// Abandon removes what an unfinished fetch of the model left: the set being put together, and those partial files that
+// nobody else is bringing.
+func (s Store) Abandon(model string, partials []string) error {
+	err := os.RemoveAll(s.staging(model))
+	for _, key := range partials {
+		if !filepath.IsLocal(key) || filepath.Base(key) != key {
+			continue
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel() // one try: whoever holds the lock needs the file
+		unlock, lockErr := s.lock(ctx, key, func() {})
+		if lockErr != nil {
+			continue
+		}
+		if rmErr := os.Remove(s.partial(key)); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+			err = errors.Join(err, rmErr)
+		}
+		unlock()
+	}
+	return err
+}
+
+// Sets lists the models that have a finished set, with their manifests.
+func (s Store) Sets() (map[string]Manifest, error) {
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the weights: %w", err)
+	}
+	sets := map[string]Manifest{}
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			if m, err := ReadManifest(s.Set(e.Name())); err == nil {
+				sets[e.Name()] = m
+			}
+		}
+	}
+	return sets, nil
+}
+
+// sum returns the SHA-256 of a file in lower-case hex. progress is told how many bytes have been read.
+func sum(ctx context.Context, path string, progress func(done int64)) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := copyTo(ctx, h, f, progress); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// copyTo copies until the end or until ctx is done.
+func copyTo(ctx context.Context, w io.Writer, r io.Reader, progress func(done int64)) (int64, error) {
+	buf := make([]byte, 1<<20)
+	var done int64
+	for {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		n, err := r.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return done, err
+			}
+			done += int64(n)
+			if progress != nil {
+				progress(done)
+			}
+		}
+		if err == io.EOF {
+			return done, nil
+		}
+		if err != nil {
+			return done, err
+		}
+	}
+}
+
+// writeFile writes a file so that a reader sees the old text or the new one, also after a power cut.
+func writeFile(path string, b []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

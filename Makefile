@@ -28,8 +28,8 @@ help: ## say what there is to make
 	@echo '/var/cache/levelrail-build (the packager; LEVELRAIL_CACHE). CONTRIBUTING.md has more.'
 
 .PHONY: demo
-demo: need-root deb ## install on a clean Debian host, deploy a model and ask it, with every command shown (root)
-	@go run ./test/demo
+demo: need-root ## install on a clean Debian host, deploy a model and ask it, with every command shown; STAY=1 leaves the host up (root)
+	@go run ./test/demo $(if $(STAY),-stay)
 
 .PHONY: test
 test: need-root ## all tests: test-unit, test-race, then test-host (root)

@@ -38,3 +38,5 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 	}
 	s.to.Log(context.Background(), at, name+": "+msg, args...)
 }
+
+var discard = slog.New(slog.DiscardHandler)

@@ -80,3 +80,12 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("the log holds a command of type %d version %d, proposed by the server %s, which this release does not know: install the newer release that wrote it",
 		e.Number, e.Version, e.Proposer)
 }
+
+// Kinds lists the names of all commands.
+func Kinds() []string {
+	var out []string
+	for _, k := range kinds {
+		out = append(out, k.name)
+	}
+	return out
+}

@@ -87,11 +87,17 @@ func figures(pr *levelrail.Progress, p *pace) string {
 	if n := percent(pr); n >= 0 {
 		text += fmt.Sprintf(" of %s (%d%%)", size(*pr.TotalBytes), n)
 	}
+	return text + speed(p, pr, ", ")
+}
+
+// speed is the rate and the time left, each after the separator, "" while nothing can be said.
+func speed(p *pace, pr *levelrail.Progress, separator string) string {
+	text := ""
 	if r := p.rate(); r > 0 {
-		text += ", " + size(int64(r)) + "/s"
+		text += separator + size(int64(r)) + "/s"
 	}
 	if left, ok := p.left(pr); ok {
-		text += ", " + span(left) + " left"
+		text += separator + span(left) + " left"
 	}
 	return text
 }
@@ -108,7 +114,7 @@ func progressLine(c levelrail.Condition, p *pace) string {
 }
 
 // bar is one line for a terminal of so many columns, never longer than it:
-// "chat  Downloading [=========>      ] 62.1 MiB of 138.2 MiB (45%), 12.3 MiB/s, 6s left".
+// "chat  Downloading [=========>      ] 45%  62.1 MiB/138.2 MiB  12.3 MiB/s  6s left".
 func bar(columns int, name string, c levelrail.Condition, p *pace, elapsed time.Duration) string {
 	columns = max(columns-1, 10) // the last column stays free: some terminals wrap there
 	line := name + "  " + phaseOf(c)
@@ -119,9 +125,14 @@ func bar(columns int, name string, c levelrail.Condition, p *pace, elapsed time.
 		}
 		return cut(line, columns)
 	}
-	text := figures(c.Progress, p)
+	text := size(c.Progress.DoneBytes)
+	n := percent(c.Progress)
+	if n >= 0 {
+		text = fmt.Sprintf("%d%%  %s/%s", n, text, size(*c.Progress.TotalBytes))
+	}
+	text += speed(p, c.Progress, "  ")
 	room := columns - utf8.RuneCountInString(line) - utf8.RuneCountInString(text) - 4
-	if n := percent(c.Progress); n >= 0 && room >= 10 {
+	if n >= 0 && room >= 10 {
 		room = min(room, 40)
 		full := room * n / 100
 		body := strings.Repeat("=", full)

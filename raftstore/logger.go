@@ -23,7 +23,7 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 	switch {
 	case level >= hclog.Error:
 		at = slog.LevelError
-	case level == hclog.Warn:
+	case level == hclog.Warn && msg != "heartbeat timeout reached, starting election": // which is how every start begins
 		at = slog.LevelWarn
 	}
 	if !s.to.Enabled(context.Background(), at) {

@@ -33,7 +33,7 @@ func (s *session) complete(args []string) error {
 	for _, c := range s.candidates(words[:len(words)-1], cur) {
 		switch {
 		case !strings.HasPrefix(c.word, cur):
-		case described:
+		case described && c.text != "":
 			s.say("%s\t%s", c.word, c.text)
 		default:
 			s.say("%s", c.word)

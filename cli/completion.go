@@ -51,7 +51,11 @@ _levelrail() {
     local -a described
     for line in "${(@f)$(command levelrail __complete described "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
         [[ -n $line ]] || continue
-        described+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+        if [[ $line == *$'\t'* ]]; then
+            described+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
+        else
+            described+=("${line//:/\\:}")
+        fi
     done
     if (( ${#described} )); then
         _describe 'levelrail' described
@@ -69,7 +73,13 @@ fi
 function __levelrail_complete
     set -l words (commandline -opc)
     set -e words[1]
-    command levelrail __complete described $words (commandline -ct | string collect --allow-empty) 2>/dev/null
+    set -l cur (commandline -ct)
+    set -l found (command levelrail __complete described $words "$cur" 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\n' $found
+    else if string match -qr '^[./~]' -- "$cur"
+        __fish_complete_path "$cur"
+    end
 end
 complete -c levelrail -f -a '(__levelrail_complete)'
 `,

@@ -82,3 +82,35 @@ echo "${sorted[*]}"`
 		}
 	}
 }
+
+// TestFishCompletion: fish loads the script and shows candidates with what they are.
+func TestFishCompletion(t *testing.T) {
+	fish, err := exec.LookPath("fish")
+	if err != nil {
+		t.Skip("fish is not installed")
+	}
+	f := newFake(t)
+	(&script{t: t, fake: f}).run("fake model chat ready")
+	dir := t.TempDir()
+	env := program(t)
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(self, filepath.Join(dir, "levelrail"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"levelrail mod":                       "models\tdeploy models and look after them",
+		"levelrail models get ":               "chat\tollama, ready",
+		"levelrail models deploy --engine ll": "llamacpp",
+		"levelrail nonsense ":                 "",
+	} {
+		cmd := exec.Command(fish, "--no-config", "-c", "source ../packaging/completions/levelrail.fish; complete -C $argv[1]", line)
+		cmd.Env = append(env, "LEVELRAIL_SOCKET="+f.socket, "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir)
+		out, err := cmd.Output()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%q completes to %q (%v), want %q", line, got, err, want)
+		}
+	}
+}

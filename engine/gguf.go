@@ -156,7 +156,7 @@ func pickSet(repo, quant string, sets []GGUFSet) (GGUFSet, error) {
 		return sets[i], nil
 	}
 	// A label that we do not know as a quantization, but that stands in the file name as a word.
-	as := regexp.MustCompile(`(?i)(^|[./_-])` + regexp.QuoteMeta(quant) + `([./_-]|$)`)
+	as := regexp.MustCompile(`(?i)(^|[./_-])` + regexp.QuoteMeta(quant) + `([./-]|$)`)
 	if i := find(func(s GGUFSet) bool { return as.MatchString(s.Files[0].Path) }); i >= 0 {
 		return sets[i], nil
 	}

@@ -21,3 +21,8 @@ func (llamacpp) InstallHint(distribution, version string) string {
 func (*ollama) InstallHint(distribution, version string) string {
 	return installHint(nil, "https://ollama.com/download/linux", "APP_MODEL_ENGINE_OLLAMA", "/path/to/ollama", distribution, version)
 }
+
+func (vllm) InstallHint(distribution, version string) string {
+	return installHint(nil, "https://docs.vllm.ai/en/latest/getting_started/installation/ into an environment of its own, such as /opt/vllm",
+		"APP_MODEL_ENGINE_VLLM", "/opt/vllm/bin/vllm", distribution, version)
+}

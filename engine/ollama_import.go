@@ -23,12 +23,8 @@ type ImportError struct {
 	Next    string
 }
 
-func (e *ImportError) Error() string {
-	if e.Next == "" {
-		return e.Message
-	}
-	return e.Message + " (next: " + e.Next + ")"
-}
+// Error is the sentence; the next step stands apart, so that whoever shows both does not show one twice.
+func (e *ImportError) Error() string { return e.Message }
 
 // Reason is what a model's condition says.
 func (e *ImportError) Reason() levelrail.Reason { return e.Why }
@@ -263,7 +259,7 @@ func ollamaFailed(what string, err error) error {
 		e.Next = "the registry wants a login for it: choose a public tag, or register this node's public key (/var/lib/levelrail/weights/.ollama-home/.ollama/id_ed25519.pub) there"
 	case has("digest mismatch"):
 		e.Next = "it is tried again with a fresh download"
-	case has("invalid file magic", "unsupported architecture", "unknown type", "invalid gguf", "unsupported content type", "no modelfile", "unsupported model"):
+	case has("invalid file magic", "not in gguf format", "exceeds file size", "unsupported architecture", "unknown type", "invalid gguf", "unsupported content type", "no modelfile", "unsupported model"):
 		e.Why, e.Message, e.Next = levelrail.EngineFailed, fmt.Sprintf("ollama does not take %s as a model: %v", what, err), "give it a complete GGUF file of an architecture that this release of ollama knows"
 	case has("no such host", "connection refused", "i/o timeout", "tls", "network is unreachable", "certificate"):
 		e.Next = "check this node's way to the registry, and HTTPS_PROXY in /etc/default/levelrail-agent"

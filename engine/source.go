@@ -55,9 +55,9 @@ func checkCommon(spec levelrail.ModelSpec) error {
 		}
 	}
 	for _, n := range spec.ServedNames {
-		if n == "" || len(n) > 200 || strings.ContainsAny(n, ",\"'\\%$ \t\r\n") {
+		if n == "" || len(n) > 200 || n[0] == '-' || strings.ContainsAny(n, ",\"'\\%$ \t\r\n") {
 			return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "the served name " + quote(n) + " is not usable",
-				Next: "use up to 200 characters without blanks, commas, quotes, %, $ or backslashes"}
+				Next: "use up to 200 characters without blanks, commas, quotes, %, $ or backslashes, not beginning with -"}
 		}
 	}
 	return nil

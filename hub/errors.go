@@ -60,12 +60,8 @@ type Error struct {
 	cause error
 }
 
-func (e *Error) Error() string {
-	if e.Next == "" {
-		return e.Message
-	}
-	return e.Message + " (next: " + e.Next + ")"
-}
+// Error is the sentence; the next step stands apart, so that whoever shows both does not show one twice.
+func (e *Error) Error() string { return e.Message }
 
 // Unwrap lets errors.Is find the kind and the cause.
 func (e *Error) Unwrap() []error {

@@ -183,7 +183,10 @@ func TestResolve(t *testing.T) {
 func TestTokenStaysWithTheHub(t *testing.T) {
 	s := newStand(t, map[string][]byte{"a.gguf": blob(1000)})
 	hubSaw := ""
-	s.before = func(_ http.ResponseWriter, r *http.Request) bool { hubSaw = r.Header.Get("Authorization"); return false }
+	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
+		hubSaw = r.Header.Get("Authorization")
+		return false
+	}
 	c := s.client()
 	c.Token = " " + marker + "\r\n"
 	must[Got](t)(c.Download(t.Context(), "org/name", commit, file(s, "a.gguf"), filepath.Join(t.TempDir(), "a"), nil))

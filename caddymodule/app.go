@@ -70,7 +70,7 @@ func (a *App) defaults() error {
 	if a.StateDir == "" {
 		a.StateDir = "/var/lib/levelrail/gateway"
 	}
-	socket, err := controlPlane(a.ControlPlane)
+	socket, err := socketOf(a.ControlPlane)
 	if err != nil {
 		return fmt.Errorf("levelrail: %w", err)
 	}
@@ -81,8 +81,8 @@ func (a *App) defaults() error {
 	return nil
 }
 
-// controlPlane is the path of the socket in unix//path.
-func controlPlane(text string) (string, error) {
+// socketOf is the path of the socket in unix//path.
+func socketOf(text string) (string, error) {
 	if path, ok := strings.CutPrefix(text, "unix/"); ok && filepath.IsAbs(path) {
 		return path, nil
 	}

@@ -39,7 +39,7 @@ func parseOption(d *caddyfile.Dispenser, before any) (any, error) {
 	}
 	// What can be judged without the environment is judged here, where the line is known.
 	if !placeholder(app.ControlPlane) && app.ControlPlane != "" {
-		if _, err := controlPlane(app.ControlPlane); err != nil {
+		if _, err := socketOf(app.ControlPlane); err != nil {
 			return nil, d.WrapErr(err)
 		}
 	}

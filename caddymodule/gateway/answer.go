@@ -35,6 +35,7 @@ func (x *exchange) refuse(e *openai.Error) {
 	x.unread()
 	x.answered = true
 	x.record.Bytes = int64(e.Write(x.w))
+	x.letGo() // a slow client must not hold a slot to be told no
 	x.linger()
 }
 

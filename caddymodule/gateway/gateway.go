@@ -111,12 +111,7 @@ func (x *exchange) finish() {
 			panicked = http.ErrAbortHandler
 		}
 	}
-	if x.body != nil {
-		x.body.Release()
-	}
-	if x.gate != nil {
-		x.gate.Give()
-	}
+	x.letGo()
 	rec := &x.record
 	rec.Duration = x.Now().Sub(rec.Start)
 	if x.key != nil {
@@ -130,6 +125,18 @@ func (x *exchange) finish() {
 	exchanges.Put(x)
 	if panicked != nil {
 		panic(panicked)
+	}
+}
+
+// letGo gives back the slot and the body. It may be called twice.
+func (x *exchange) letGo() {
+	if x.body != nil {
+		x.body.Release()
+		x.body = nil
+	}
+	if x.gate != nil {
+		x.gate.Give()
+		x.gate = nil
 	}
 }
 

@@ -14,9 +14,12 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
+	"sync/atomic"
 	"time"
 
+	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -62,7 +65,23 @@ func dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, errors.New("a request to an engine has no target")
 	}
 	d := net.Dialer{Timeout: r.timeout, KeepAlive: 15 * time.Second}
-	return d.DialContext(ctx, r.network, r.address)
+	conn, err := d.DialContext(ctx, r.network, r.address)
+	if err != nil {
+		return nil, err
+	}
+	return &countedConn{Conn: conn}, nil
+}
+
+// countedConn knows how much has been written to it, which tells whether an engine can have seen a request.
+type countedConn struct {
+	net.Conn
+	written atomic.Int64
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
 }
 
 // hostOf names a target's pool of connections: another address is another pool, whatever its replica is called.
@@ -99,26 +118,39 @@ type Answer struct {
 
 // Do sends the call to the first target that can be connected to and returns its answer once the headers are there. The
 // error is a *Failure. ctx is the client's: when it ends, the engine's connection is closed.
+//
+// A call is sent again only when it is certain that no engine has seen any of it: nobody took the connection, or a kept one
+// turned out to be closed before the first byte. Anything else might generate twice.
 func (e *Engines) Do(ctx context.Context, c Call) (*Answer, error) {
-	var last error = &Failure{End: endDial, Err: errors.New("no target")}
+	last := &Failure{End: meter.DialFailed, Err: errors.New("the model has no target")}
 	for _, t := range c.Targets {
-		a, err := e.try(ctx, c, t)
-		if err == nil {
-			return a, nil
+		for range idlePerHost { // at most so many kept connections can have gone stale at once
+			a, f := e.try(ctx, c, t)
+			if f == nil {
+				return a, nil
+			}
+			if last = f; !f.unsent {
+				break
+			}
 		}
-		last = err
-		// Only a connection that never came to be proves that the engine has not begun.
-		if f := new(Failure); !errors.As(err, &f) || f.End != endDial {
-			return nil, err
+		if last.End != meter.DialFailed {
+			break
 		}
 	}
 	return nil, last
 }
 
-func (e *Engines) try(client context.Context, c Call, t wire.RouteTarget) (*Answer, error) {
+func (e *Engines) try(client context.Context, c Call, t wire.RouteTarget) (*Answer, *Failure) {
 	ctx, cancel := context.WithCancelCause(client)
 	w := newWatchdog(cancel, seconds(c.Limits.HeaderTimeout), seconds(c.Limits.IdleTimeout))
 	ctx = context.WithValue(ctx, routeKey{}, route{t.Network, t.Address, seconds(c.Limits.DialTimeoutSeconds)})
+	var kept *countedConn // a connection that another request has used before
+	var before int64
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		if conn, ok := info.Conn.(*countedConn); ok && info.Reused {
+			kept, before = conn, conn.written.Load()
+		}
+	}})
 	// Built by hand: a request made with a Reader would get a GetBody, with which net/http may send it a second time.
 	req := (&http.Request{
 		Method: c.Method, URL: &url.URL{Scheme: "http", Host: hostOf(t), Path: c.Path}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -131,6 +163,7 @@ func (e *Engines) try(client context.Context, c Call, t wire.RouteTarget) (*Answ
 	if err != nil {
 		w.stop()
 		f := failure(ctx, client, err)
+		f.unsent = f.End == meter.EngineGone && kept != nil && kept.written.Load() == before
 		cancel(nil)
 		return nil, f
 	}

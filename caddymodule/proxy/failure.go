@@ -11,13 +11,12 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/meter"
 )
 
-const endDial = meter.DialFailed
-
 // Failure is why a call has no whole answer.
 type Failure struct {
 	End     meter.End
 	Timeout bool // DialFailed: nobody accepted in time
 	Err     error
+	unsent  bool // on a kept connection, of which the engine has seen nothing
 }
 
 func (f *Failure) Error() string { return string(f.End) + ": " + f.Err.Error() }

@@ -1,0 +1,63 @@
+package caddymodule
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/engine"
+)
+
+// blockUntil is an engine that says when a request has come and answers when leave is closed, or the gateway left.
+func blockUntil(entered chan<- struct{}, leave <-chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		select {
+		case <-leave:
+			w.Header().Set("Content-Type", "application/json")
+			io.WriteString(w, `{"choices":[]}`)
+		case <-r.Context().Done():
+		}
+	}
+}
+
+// pooledSlots is how many slots of that name are taken, over all that Caddy's configurations share.
+func pooledSlots(name string) (n int64) {
+	pool.Range(func(_, v any) bool {
+		n += v.(*shared).gateway.Slots.Gate(name).InFlight()
+		return true
+	})
+	return n
+}
+
+// audio is an engine of this test that takes forms, as engines for speech do.
+type audio struct{ engine.Engine }
+
+func init() { engine.Register(audio{}) }
+
+func (audio) Name() string { return "test-audio" }
+func (audio) Routes() []engine.Route {
+	return []engine.Route{
+		{Path: "/v1/audio/transcriptions", Method: "POST", Kind: "transcriptions", Multipart: true},
+		{Path: "/v1/audio/translations", Method: "POST", Kind: "translations", Multipart: true},
+	}
+}
+func (audio) Body() engine.BodyTable { return engine.BodyTable{} }
+
+// log is all that Caddy has logged.
+func (h *host) log() string {
+	b, err := os.ReadFile(h.logFile())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// table is the gateway's present table.
+func (h *host) table() *route.Table {
+	v, _ := pool.LoadOrStore(sharedKey{h.cp.socket, filepath.Join(h.dir, "state")}, nil)
+	defer pool.Delete(sharedKey{h.cp.socket, filepath.Join(h.dir, "state")})
+	return v.(*shared).link.Table()
+}

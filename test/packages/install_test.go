@@ -51,7 +51,6 @@ func checkLayout(t *testing.T, h *hosttest.Host) {
 /etc/levelrail/sites root:root 755 directory
 /run/levelrail root:root 755 directory
 /run/levelrail-agent root:root 700 directory
-/run/levelrail-gateway levelrail-gateway:levelrail-gateway 700 directory
 /run/levelrail/agent.sock root:root 600 socket
 /run/levelrail/api.sock levelrail:levelrail 660 socket
 /run/levelrail/engines root:levelrail-gateway 710 directory

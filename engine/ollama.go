@@ -249,11 +249,7 @@ func (o *ollama) load(c http.Client, model string, l *ollamaLoad) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l.done, l.at = true, time.Now()
-	switch {
-	case ok:
-	case a.err != nil:
-		l.err = "the engine went away while it loaded the model"
-	default:
+	if !ok && a.err == nil { // a broken connection is the engine's end: the next one starts afresh
 		l.err = a.message()
 	}
 }

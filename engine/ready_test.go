@@ -278,6 +278,32 @@ func TestOllamaLoadFails(t *testing.T) {
 	}
 }
 
+// TestOllamaDiesWhileLoading: an engine that goes away in the middle is no failed load: its successor is asked at once.
+func TestOllamaDiesWhileLoading(t *testing.T) {
+	f := &fakeOllama{models: map[string]bool{"chat": true}, finish: make(chan struct{})}
+	s := httptest.NewServer(f)
+	defer s.Close()
+	e, c, p := &ollama{}, dialled(s), params("llama3.1:8b", nil, nil)
+	loads := func(want int) {
+		t.Helper()
+		deadline := time.Now().Add(10 * time.Second)
+		for got, _ := f.count(); got < want; got, _ = f.count() {
+			if r := e.Ready(t.Context(), c, p); r.State == Broken || r.State == Serving {
+				t.Fatalf("got %+v", r)
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d loads, want %d", got, want)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	loads(1)
+	s.CloseClientConnections()
+	loads(2)
+	close(f.finish)
+	until(t, e, c, p, Serving)
+}
+
 // TestOllamaIsNotOllama: something else behind the door is not taken for it.
 func TestOllamaIsNotOllama(t *testing.T) {
 	for _, body := range []string{"<html>", "{}", `{"models":null}`, `[]`} {

@@ -293,7 +293,7 @@ func (d *download) accept(resp *http.Response, hadToken bool) error {
 		}
 		return &Error{Kind: ErrShort, Status: resp.StatusCode, Message: fmt.Sprintf("the Hub could not go on with %s after a break", what), Next: networkNext}
 	default:
-		if resp.StatusCode < 500 && resp.Request.URL.Host != d.host {
+		if resp.StatusCode < 500 && resp.StatusCode != http.StatusTooManyRequests && resp.Request.URL.Host != d.host {
 			// The storage that the Hub sent us to. Its address is signed and good for a while: a new one is asked for.
 			return &Error{Kind: ErrServer, Status: resp.StatusCode, Message: fmt.Sprintf("the Hub's storage at %s answered %d for %s", resp.Request.URL.Host, resp.StatusCode, what)}
 		}

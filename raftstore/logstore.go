@@ -49,6 +49,9 @@ type logStore struct {
 func openLogStore(path string, f *faults, w *watchdog) (*logStore, error) {
 	s := &logStore{path: path, faults: f, watchdog: w, applied: func() uint64 { return 0 }}
 	err := reading(path, func() error {
+		if err := checkPages(path); err != nil {
+			return err
+		}
 		db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 256 << 20})
 		if err != nil {
 			return err
@@ -76,6 +79,28 @@ func openLogStore(path string, f *faults, w *watchdog) (*logStore, error) {
 		return nil, fmt.Errorf("open the log %s: %w", path, err)
 	}
 	return s, nil
+}
+
+// checkPages walks through a file without writing. Opened for writing, bbolt walks in a goroutine of its own, where a
+// damaged page would end the process with a trace instead of an error.
+func checkPages(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil // begins now
+	}
+	if err != nil {
+		return err
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
 }
 
 // reload reads the first and last index from the file.

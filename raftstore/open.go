@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -108,11 +109,34 @@ func (l *raftLog) open(ctx context.Context) (*Store, error) {
 	if l.raft, err = raft.NewRaft(conf, l.fsm, cache, l.logs, l.snapshots, l.transport); err != nil {
 		return nil, fmt.Errorf("open the store in %s: %w", cfg.Dir, errors.Join(err, l.fsm.restored))
 	}
+	if err := l.member(cfg.Dir); err != nil {
+		return nil, err
+	}
 	l.follow(notify)
 	if err := l.waitForLeader(ctx); err != nil {
 		return nil, fmt.Errorf("open the store in %s: %w", cfg.Dir, err)
 	}
 	return s, nil
+}
+
+// member makes sure that the log's members include this server: it would otherwise wait for ever to be elected or told.
+func (l *raftLog) member(dir string) error {
+	f := l.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return err
+	}
+	var others []string
+	for _, m := range f.Configuration().Servers {
+		if string(m.ID) == l.id {
+			return nil
+		}
+		others = append(others, string(m.ID))
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return levelrail.Errorf(levelrail.ErrRefused, "the log in %s is of the servers %s, and this is the server %s: it is another's log, or this server was removed", dir, strings.Join(others, ", "), l.id).
+		WithNext("bring back the %s that belongs to the log, or set the directory aside", fileID)
 }
 
 // clearHalfBegun removes the log of a first start that did not come to its end: a term without a configuration would never

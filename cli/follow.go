@@ -22,22 +22,23 @@ type goal struct {
 	settled  bool // nothing was begun, so there is nothing to follow
 }
 
+// patience is how long a reason that needs a person may be one of before, while the node has not told of the new engine:
+// a node reports every 10 seconds.
+const patience = 15 * time.Second
+
 // reached tells whether the wait is over: with nil when the model serves, or sleeps until its first request; with a
-// refusal when its reason needs a person. While a node still reports the engine of before, nothing is over.
-func (g goal) reached(m wire.Model) (bool, error) {
-	if m.Revision < g.revision {
-		return false, nil
-	}
+// refusal when its reason needs a person. While a node still reports the engine of before, ready is not the end, and a
+// reason that needs a person is not while early.
+func (g goal) reached(m wire.Model, early bool) (bool, error) {
+	behind := m.Revision < g.revision
 	for _, r := range m.Replicas {
-		if r.Revision < g.revision || r.Restarts < g.restarts {
-			return false, nil
-		}
+		behind = behind || r.Revision < g.revision || r.Restarts < g.restarts
 	}
 	c := m.Condition
 	switch {
 	case c.Ready, c.Reason == levelrail.Idle:
-		return true, nil
-	case c.Reason.NeedsPerson():
+		return !behind, nil
+	case c.Reason.NeedsPerson() && !(behind && early):
 		return true, needsPerson(m)
 	}
 	return false, nil
@@ -102,7 +103,9 @@ func (s *session) follow(api API, g goal, limit time.Duration) (*wire.Model, err
 		tick = t.C
 	}
 	var last *wire.Model
-	lost := false
+	lost, early := false, true
+	late := time.NewTimer(patience)
+	defer late.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -110,6 +113,15 @@ func (s *session) follow(api API, g goal, limit time.Duration) (*wire.Model, err
 			return last, s.leftWaiting(g, last, limit)
 		case <-tick:
 			d.draw(s.now())
+		case <-late.C:
+			early = false
+			if last == nil {
+				continue
+			}
+			if over, err := g.reached(*last, early); over {
+				d.clear()
+				return last, err
+			}
 		case e, open := <-events:
 			switch {
 			case !open:
@@ -128,7 +140,7 @@ func (s *session) follow(api API, g goal, limit time.Duration) (*wire.Model, err
 				lost = true
 			case e.model != nil:
 				lost, last = false, e.model
-				over, err := g.reached(*last)
+				over, err := g.reached(*last, early)
 				if !over {
 					d.observe(g.shown(*last), s.now())
 					continue

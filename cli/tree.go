@@ -72,13 +72,11 @@ func tree() noun {
 // engineNames are the engines that --engine completes; the server knows which there are.
 var engineNames = []string{"llamacpp", "ollama", "vllm"}
 
-var jsonFlag = &ucli.BoolFlag{Name: "json", Usage: "print what the API sent, as one JSON document"}
-
 // allFlags are the verb's own flags and those that every verb has.
 func (v verb) allFlags() []ucli.Flag {
 	flags := slices.Clone(v.flags)
 	if !v.noJSON {
-		flags = append(flags, jsonFlag)
+		flags = append(flags, &ucli.BoolFlag{Name: "json", Usage: "print what the API sent, as one JSON document"})
 	}
 	return flags
 }

@@ -10,7 +10,8 @@ import (
 type WatchGateway struct {
 	GatewayID string `json:"gateway_id"` // gw_…, kept in the gateway's state directory
 	Version   string `json:"version"`
-	URL       string `json:"url,omitempty"` // the address it serves, for `models get`
+	URL       string `json:"url,omitempty"`    // the address it serves, for `models get`
+	Public    bool   `json:"public,omitempty"` // it serves the public site (https for any host name that a model has)
 }
 
 // Route is what a gateway knows of one model. Its id in the watch is the model's name.

@@ -154,6 +154,7 @@ type Node struct {
 	Online     bool                      `json:"online"`
 	LastReport *time.Time                `json:"last_report"`
 	Readings   []levelrail.DeviceReading `json:"readings,omitempty"`
+	GPUNote    string                    `json:"gpu_note,omitempty"` // why there are no devices
 	Disk       *levelrail.DiskReading    `json:"disk"`
 	Engines    []EngineStatus            `json:"engines,omitempty"`
 	Models     []string                  `json:"models,omitempty"`

@@ -69,7 +69,8 @@ var exitCodes = [][2]string{
 // output explains the streams.
 const outputText = "Answers go to standard output, everything else to standard error. With --json standard output is exactly one JSON document, whichever way the command " +
 	"ends: what the API sent, or {\"error\": {\"kind\": …, \"message\": …, \"next\": …}}. A command that follows its work prints the document when the following ends, with the " +
-	"model as last seen; `models logs --json` prints one document a line. Flags may stand before or after names."
+	"model as last seen, and the error, if the following ended with one, is the last line of standard error, in the same form. `models logs --json` prints one document a " +
+	"line. Flags may stand before or after names."
 
 func rootHelp(root noun) string {
 	var b strings.Builder

@@ -20,7 +20,7 @@ func modelsDelete() verb {
 			{"Delete, after a question", "levelrail models delete chat"},
 			{"In a script", "levelrail models delete chat --yes"},
 		},
-		flags: []ucli.Flag{&ucli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}},
+		flags: []ucli.Flag{yesFlag()},
 		run: func(s *session, c *ucli.Context) error {
 			name := arg(c, 0)
 			api, err := s.api()
@@ -31,7 +31,7 @@ func modelsDelete() verb {
 				if _, err := api.Model(s.ctx, name); err != nil { // a question about nothing would mislead
 					return err
 				}
-				if err := s.confirm(c, "Delete the model "+name+" and its keys? Its weights stay on the node."); err != nil {
+				if err := s.confirm("Delete the model "+name+" and its keys? Its weights stay on the node.", "nothing was deleted"); err != nil {
 					return err
 				}
 			}
@@ -48,11 +48,14 @@ func modelsDelete() verb {
 	}
 }
 
-// confirm asks on the terminal. Without one it refuses and names the flag.
-func (s *session) confirm(c *ucli.Context, question string) error {
+// errNoTerminal says that there is nobody to ask.
+var errNoTerminal = usagef("", "this asks before it deletes, and there is no terminal to ask on; add --yes")
+
+// confirm asks on the terminal. A no is a refusal; without a terminal it is errNoTerminal.
+func (s *session) confirm(question, no string) error {
 	in, ok := s.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) || !s.stderr.terminal() {
-		return usagef("", "this asks before it deletes, and there is no terminal to ask on; add --yes")
+		return errNoTerminal
 	}
 	s.stderr.Write([]byte(question + " [y/N] "))
 	answer := make(chan string, 1)
@@ -66,8 +69,24 @@ func (s *session) confirm(c *ucli.Context, question string) error {
 		return errInterrupted
 	case a := <-answer:
 		if a != "y" && a != "yes" {
-			return levelrail.Errorf(levelrail.ErrRefused, "nothing was deleted")
+			return levelrail.Errorf(levelrail.ErrRefused, "%s", no)
 		}
 		return nil
 	}
+}
+
+// yesFlag answers the question beforehand.
+func yesFlag() ucli.Flag {
+	return &ucli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}
+}
+
+// confirmRevoke asks on a terminal. Elsewhere it goes on: who revokes in a script means it, and may be in a hurry.
+func (s *session) confirmRevoke(c *ucli.Context, what string) error {
+	if c.Bool("yes") {
+		return nil
+	}
+	if err := s.confirm("Revoke "+what+"? It opens nothing any more, at once and for ever.", "nothing was revoked"); err != errNoTerminal {
+		return err
+	}
+	return nil
 }

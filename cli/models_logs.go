@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"regexp"
 	"time"
 
@@ -33,8 +32,7 @@ func modelsLogs() verb {
 			if err != nil {
 				return err
 			}
-			enc := json.NewEncoder(s.stdout)
-			enc.SetEscapeHTML(false)
+			enc := oneDocument(s.stdout)
 			any := false
 			err = api.Logs(s.ctx, arg(c, 0), client.LogOptions{Lines: c.Int("lines"), Follow: c.Bool("follow"), Since: c.String("since")}, func(l wire.LogLine) error {
 				any = true

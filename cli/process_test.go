@@ -192,7 +192,7 @@ func TestTerminalInterrupt(t *testing.T) {
 	}
 }
 
-// TestTerminalDelete: delete asks, takes anything but yes for no, and no answer for none.
+// TestTerminalDelete: what cannot be undone asks, takes anything but yes for no, and no answer for none.
 func TestTerminalDelete(t *testing.T) {
 	f, p := newFake(t), newTerminal(t)
 	f.do(t, "model", "chat", "ready")
@@ -213,9 +213,20 @@ func TestTerminalDelete(t *testing.T) {
 		p.await(tc.says)
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.models["chat"] != nil {
+	gone := f.models["chat"] == nil
+	f.mu.Unlock()
+	if !gone {
 		t.Error("it is still there")
+	}
+
+	f.do(t, "model", "keyed", "ready")
+	before := len(p.text())
+	cmd := levelrailCommand(t, f, "models", "keys", "revoke", "keyed", "key_0002")
+	p.start(cmd)
+	p.await("Revoke the key key_0002 of keyed?")
+	p.typeIn("n\n")
+	if code := codeOf(t, cmd.Wait()); code != 4 || strings.Contains(p.text()[before:], "is revoked") {
+		t.Errorf("exit code %d\n%s", code, p.text()[before:])
 	}
 }
 

@@ -86,10 +86,16 @@ func (s *session) note(format string, args ...any) { fmt.Fprintf(s.stderr, forma
 
 // document writes the answer of --json.
 func (s *session) document(v any) error {
-	enc := json.NewEncoder(s.stdout)
+	enc := oneDocument(s.stdout)
 	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
+}
+
+// oneDocument writes JSON as it reads best: & and < stay what they are.
+func oneDocument(w io.Writer) *json.Encoder {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc
 }
 
 // items is how a list stands in JSON: never null.
@@ -100,8 +106,8 @@ func items[T any](list []T) wire.List[T] {
 	return wire.List[T]{Items: list}
 }
 
-// end tells of an error and returns the exit code. With --json and no answer written, stdout gets the error document;
-// the sentence for people goes to stderr either way.
+// end tells of an error and returns the exit code. With --json the error is a document too: on stdout with the sentence
+// for people on stderr, or, when stdout has its one document already, as the last line of stderr.
 func (s *session) end(err error) int {
 	if err == nil {
 		err = s.stdout.err
@@ -114,12 +120,16 @@ func (s *session) end(err error) int {
 		return code
 	}
 	e := asError(err)
-	if s.json && !s.stdout.wrote {
+	if s.json && s.stdout.wrote {
+		oneDocument(s.stderr).Encode(wire.ErrorBody{Error: e})
+		return code
+	}
+	if s.json {
 		s.document(wire.ErrorBody{Error: e})
 	}
-	s.note("levelrail: %s", e.Message)
+	s.note("levelrail: %s", plain(e.Message))
 	if e.Next != "" {
-		s.note("try: %s", e.Next)
+		s.note("try: %s", plain(e.Next))
 	}
 	return code
 }

@@ -17,8 +17,15 @@ import (
 	"github.com/levelrail/levelrail/raftstore/command"
 )
 
-// TestMain runs the writer that TestKillLosesNothing kills, when it is started as that.
+// TestMain runs the writer that TestKillLosesNothing kills, or prints a state's hash, when it is started as that.
 func TestMain(m *testing.M) {
+	if dir := os.Getenv("RAFTSTORE_TEST_HASH"); dir != "" {
+		if err := printHash(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if dir := os.Getenv("RAFTSTORE_TEST_WRITER"); dir != "" {
 		if err := writeForever(dir, os.Getenv("RAFTSTORE_TEST_LIFE")); err != nil {
 			fmt.Fprintln(os.Stderr, err)

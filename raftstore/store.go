@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -103,21 +104,25 @@ func (s *Store) rehearse(data []byte) error {
 	if err != nil {
 		return levelrail.Errorf(levelrail.ErrInternal, "the command cannot be read back: %v", err)
 	}
-	return s.state.view(func(r stateReader) error {
+	var refuse *levelrail.Error
+	err = s.state.view(func(r stateReader) error {
 		m, err := readMeta(r)
 		if err != nil {
 			return err
 		}
 		tx := command.NewTx(r, m.Applied+1, m.LogTime, env.By, s.ids.ClusterID)
-		_, refuse, err := s.machine.run(tx, env.Command, m.Applied+1)
-		if err != nil {
-			return err
-		}
-		if refuse != nil && refuse.Kind == levelrail.ErrInternal {
-			return refuse
-		}
-		return nil
+		_, refuse, err = s.machine.run(tx, env.Command, m.Applied+1)
+		return err
 	})
+	switch {
+	case errors.Is(err, ErrClosed):
+		return err
+	case err != nil:
+		return levelrail.Errorf(levelrail.ErrInternal, "%v", err).WithNext("restart the server: the state is rebuilt from the log")
+	case refuse != nil && refuse.Kind == levelrail.ErrInternal:
+		return refuse
+	}
+	return nil
 }
 
 // Snapshot writes the state as a snapshot now and shortens the log. It is done by itself when the log has grown.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/engine"
 )
@@ -60,4 +62,13 @@ func (h *host) table() *route.Table {
 	v, _ := pool.LoadOrStore(sharedKey{h.cp.socket, filepath.Join(h.dir, "state")}, nil)
 	defer pool.Delete(sharedKey{h.cp.socket, filepath.Join(h.dir, "state")})
 	return v.(*shared).link.Table()
+}
+
+// stop ends Caddy, and the client's connections to it.
+func (h *host) stop() {
+	h.t.Helper()
+	if err := caddy.Stop(); err != nil {
+		h.t.Fatal(err)
+	}
+	httpClient.CloseIdleConnections()
 }

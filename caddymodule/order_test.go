@@ -142,6 +142,7 @@ func TestSlots(t *testing.T) {
 	r := h.route("chat")
 	r.Limits.MaxInflight = 1
 	h.cp.putRoute(r)
+	h.eventually("the limit is there", func() bool { m, _ := h.table().Model("chat"); return m.Limits.MaxInflight == 1 })
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
 	h.engine.on(blockUntil(entered, leave))
 	first := make(chan int)

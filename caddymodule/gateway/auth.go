@@ -42,6 +42,9 @@ func (x *exchange) authorize() *openai.Error {
 	if !ok {
 		return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "An API key is needed: send one header Authorization: Bearer lr-….")
 	}
+	if !x.table.Known() {
+		return openai.Failed(http.StatusServiceUnavailable, openai.CodeStarting, 1, "The gateway is starting and does not know its keys yet. Try again in a moment.")
+	}
 	k, ok := x.table.Key(sha256.Sum256([]byte(text)))
 	if !ok || !k.Live(x.Now()) || x.site != nil && !slices.Contains(k.Models, x.site.Name) {
 		return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "The API key is not valid here.")

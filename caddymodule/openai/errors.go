@@ -47,6 +47,7 @@ const (
 	CodeMissing          = "missing_required_parameter"
 	CodeBodyTimeout      = "request_timeout"
 	CodeRateLimit        = "rate_limit_exceeded"
+	CodeStarting         = "gateway_starting"
 	CodeModelLoading     = "model_loading"
 	CodeModelUnavailable = "model_unavailable"
 	CodeEngineTimeout    = "engine_timeout"

@@ -15,12 +15,16 @@ import (
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// Table is one immutable state of models and keys. The zero Table has neither.
+// Table is one immutable state of models and keys. The zero Table has neither, and is not known to be all there is.
 type Table struct {
+	known  bool
 	models map[string]*Model // by name
 	hosts  map[string]*Model // by domain, lower-case
 	keys   keySet
 }
+
+// Known tells whether anybody has said what there is. Before that, a key that is not here may be a good one.
+func (t *Table) Known() bool { return t.known }
 
 // Model looks a model up by its name.
 func (t *Table) Model(name string) (*Model, bool) {
@@ -112,7 +116,7 @@ func (e *Edit) DropKey(hash Hash) { e.keys.drop(hash) }
 
 // Table is the finished Table.
 func (e *Edit) Table() *Table {
-	t := &Table{models: e.from.models, hosts: e.from.hosts, keys: e.keys.end()}
+	t := &Table{known: true, models: e.from.models, hosts: e.from.hosts, keys: e.keys.end()}
 	if e.models != nil {
 		t.models, t.hosts = e.models, map[string]*Model{}
 		for _, m := range t.Models() { // in order, so that two models of one domain are settled the same way every time

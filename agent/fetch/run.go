@@ -56,7 +56,7 @@ func Main(ctx context.Context, specPath string) error {
 // *Failure that the state file has otherwise. When ctx ends it returns ctx's error, and what was brought so far stays for
 // the next run.
 func Run(ctx context.Context, spec Spec, h Hub, statePath string) error {
-	r := &recorder{path: statePath, s: State{Key: spec.Key, Step: Running}}
+	r := &recorder{path: statePath, s: State{Key: spec.Key, Step: Running, Partials: spec.Partials}}
 	j := &job{spec: spec, hub: h, store: Store{Dir: spec.Store}, rec: r}
 	started := time.Now()
 	err := j.run(ctx)
@@ -68,6 +68,10 @@ func Run(ctx context.Context, spec Spec, h Hub, statePath string) error {
 		slog.Error("weights not fetched", "model", spec.Model, "source", spec.Spec.Source, "reason", f.Reason, "error", f.Message)
 		return errors.Join(f, r.end(f))
 	}
+	if err := j.store.Abandon(spec.Model, r.s.Partials); err != nil {
+		slog.Warn("files of an earlier fetch stay", "model", spec.Model, "error", err)
+	}
+	r.s.Partials = nil
 	slog.Info("weights fetched", "model", spec.Model, "source", spec.Spec.Source, "took", time.Since(started).Round(time.Millisecond))
 	return r.end(nil)
 }

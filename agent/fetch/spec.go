@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,12 +27,13 @@ type Spec struct {
 	Model   string              `json:"model"`
 	Engine  string              `json:"engine"`
 	Spec    levelrail.ModelSpec `json:"spec"`
-	Names   []string            `json:"names"`             // served names, the model's own first
-	Program string              `json:"program"`           // of the engine, for its own import
-	Store   string              `json:"store"`             // /var/lib/levelrail/weights
-	HubURL  string              `json:"hf_base_url"`       //
-	Proxy   map[string]string   `json:"proxy,omitempty"`   // HTTPS_PROXY, HTTP_PROXY, NO_PROXY
-	Version string              `json:"version,omitempty"` // of the agent, for the Hub's logs
+	Names   []string            `json:"names"`           // served names, the model's own first
+	Program string              `json:"program"`         // of the engine, for its own import
+	Store   string              `json:"store"`           // /var/lib/levelrail/weights
+	HubURL  string              `json:"hf_base_url"`     //
+	Proxy   map[string]string   `json:"proxy,omitempty"` // HTTPS_PROXY, HTTP_PROXY, NO_PROXY
+	// Partials are the keys of files that earlier orders for the model began: what this one does not use goes at its end.
+	Partials []string `json:"partials,omitempty"`
 }
 
 // Want is the set of weights that the spec asks for.
@@ -105,19 +107,16 @@ func (r *recorder) tell(p levelrail.Progress) {
 func (r *recorder) began(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.s.Partials = append(r.s.Partials, key)
+	if !slices.Contains(r.s.Partials, key) {
+		r.s.Partials = append(r.s.Partials, key)
+	}
 	r.write()
 }
 
 func (r *recorder) ended(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, k := range r.s.Partials {
-		if k == key {
-			r.s.Partials = append(r.s.Partials[:i:i], r.s.Partials[i+1:]...)
-			break
-		}
-	}
+	r.s.Partials = slices.DeleteFunc(slices.Clone(r.s.Partials), func(k string) bool { return k == key })
 	r.write()
 }
 

@@ -111,7 +111,7 @@ func (r Reader) Each(ctx context.Context, q Query, each func(Entry) error) error
 // the last run that has ended: with ended, the run of that name is the one going on and is passed over.
 func (r Reader) LastRun(ctx context.Context, unit, invocation string, ended bool) (run string, lines []string, err error) {
 	var entries []Entry
-	err = r.Each(ctx, Query{Unit: unit, Lines: 600}, func(e Entry) error {
+	err = r.Each(ctx, Query{Unit: unit, Lines: 2000}, func(e Entry) error {
 		if !e.Manager && e.Invocation != "" {
 			entries = append(entries, e)
 		}

@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/agent/fetch"
+	"github.com/levelrail/levelrail/agent/units"
+	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/engine"
+	"github.com/levelrail/levelrail/systemd"
+)
+
+// crashes is how many times in a row an engine ends by itself, without having served in between, before the reason says
+// that it fails: once may be bad luck.
+const crashes = 2
+
+// judge brings each replica's condition up to date.
+func (a *Agent) judge(ctx context.Context, s *state, now time.Time) {
+	for _, r := range keys(s.want, s.have) {
+		want, wanted := s.want[r]
+		have, t := s.have[r], s.track(r)
+		if t.served > have.Engine.Restarts { // the unit was started by somebody, and systemd counts anew
+			t.served = 0
+		}
+		a.read(ctx, s, r)
+		c := condition(want, wanted, have, s.fetches[want.Assignment.Model], s.orders[want.Assignment.Model], t)
+		c.Since = t.condition.Since
+		if c.Ready != t.condition.Ready || c.Reason != t.condition.Reason || c.Since.IsZero() {
+			c.Since = now.UTC()
+			a.Log.Info("condition", "replica", r, "reason", c.Reason, "ready", c.Ready, "message", c.Message)
+		}
+		t.condition = c
+	}
+}
+
+// condition says how a replica stands. Its reason is about what is wanted; Ready is about what runs: while a new revision
+// is on its way, the old one may still serve.
+func condition(want Want, wanted bool, have Have, f Fetch, o *order, t *track) levelrail.Condition {
+	up := have.Engine.Up() && t.foundRun == have.Engine.Invocation
+	serves := up && t.found.State == engine.Serving
+	c := levelrail.Condition{Ready: serves}
+	lack := func(reason levelrail.Reason, message, next string) levelrail.Condition {
+		c.Reason, c.Message, c.Next = reason, message, next
+		return c
+	}
+	as := want.Assignment
+	file, written := have.Files[systemd.EngineUnit(have.Replica)]
+	current := written && file.Marks.Hash == want.Hash
+	switch {
+	case !wanted:
+		return lack(levelrail.Stopping, "", "")
+	case !as.Run && (have.Engine.Running() || have.Busy):
+		return lack(levelrail.Stopping, "", "")
+	case !as.Run:
+		return lack(levelrail.Idle, "", "")
+	case serves && current:
+		c.Reason = levelrail.ModelLoaded
+		return c
+	case want.Lack != nil:
+		return lack(want.Lack.Reason, want.Lack.Message, want.Lack.Next)
+	case want.Missing != "":
+		return fetching(c, want, f, o)
+	case !current:
+		if t.err != nil {
+			return lack(levelrail.EngineFailed, t.err.Error(), "journalctl -u levelrail-agent has the details; it is tried again by itself")
+		}
+		if len(as.Devices) > 0 && t.busy == "" && !have.Engine.Running() {
+			return lack(levelrail.WaitingGPU, "another engine on this node is being stopped", "")
+		}
+		return lack(levelrail.Starting, "", "")
+	}
+	u := have.Engine
+	next := "levelrail models logs " + as.Model
+	if died(t, u) && (u.Failed() || u.Restarts-t.served >= crashes) || up && t.found.State == engine.Broken {
+		message := t.message
+		if up && t.found.State == engine.Broken {
+			message = t.found.Message
+		}
+		reason := levelrail.EngineFailed
+		if t.reason != "" {
+			reason = t.reason
+		}
+		return lack(reason, failureText(u, message), next)
+	}
+	if !u.Running() && t.err != nil {
+		return lack(levelrail.EngineFailed, t.err.Error(), "systemctl status "+systemd.EngineUnit(as.Replica))
+	}
+	if up && t.found.State == engine.Load {
+		return lack(levelrail.Loading, t.found.Message, "")
+	}
+	return lack(levelrail.Starting, "", "")
+}
+
+// fetching says how the weights come along.
+func fetching(c levelrail.Condition, want Want, f Fetch, o *order) levelrail.Condition {
+	c.Reason = levelrail.Downloading
+	switch {
+	case o != nil && o.err != nil && o.key == want.FetchKey:
+		c.Reason, c.Message, c.Next = o.err.Reason, o.err.Message, o.err.Next
+	case f.Key != want.FetchKey || f.Busy:
+	case f.Known && f.Said.Key == want.FetchKey && f.Said.Step == fetch.Failed && !f.State.Running() && f.Said.Failure != nil:
+		fail := f.Said.Failure
+		c.Reason, c.Message, c.Next = fail.Reason, fail.Message, fail.Next
+	case f.State.Running() && f.Known && f.Said.Key == want.FetchKey:
+		c.Progress = f.Said.Progress
+	case f.State.ExitStatus == 243:
+		c.Reason, c.Message = levelrail.HFTokenUnavailable, "the download could not be given the Hub token"
+	case f.State.Failed():
+		c.Message = "the download was ended from outside (" + f.State.Result + "); it goes on where it was"
+	}
+	return c
+}
+
+// failureText is one sentence on an engine that does not stay up: the first cause when the journal told it, else how it
+// ended.
+func failureText(u units.State, cause string) string {
+	how := "the engine does not stay up"
+	switch {
+	case u.Up():
+		how = "the engine runs and does not serve the model"
+	case u.Load == "bad-setting" || u.Load == "error":
+		how = "systemd does not accept the unit (" + u.Load + "), perhaps because of a drop-in"
+	case u.Result == "oom-kill":
+		how = "the kernel killed the engine because the machine ran out of memory"
+	case u.ExitCode == 1 && u.ExitStatus == 203:
+		how = "the engine's program cannot be run inside the unit: a library or an interpreter that it needs may lie where engines cannot see (/home, /root, /tmp)"
+	case u.ExitCode == 1 && u.ExitStatus == 226:
+		how = "systemd cannot set up the engine's file system (226/NAMESPACE)"
+	case u.ExitCode == 1 && u.ExitStatus == 243:
+		how = "systemd cannot give the engine its key (243/CREDENTIALS)"
+	case u.ExitCode == 1 && u.ExitStatus > 0:
+		how = fmt.Sprintf("the engine ends with status %d", u.ExitStatus)
+	case u.ExitCode == 1:
+		how = "the engine ends by itself, with status 0"
+	case u.ExitCode > 1:
+		how = fmt.Sprintf("the engine is ended by signal %d", u.ExitStatus)
+	}
+	if cause == "" {
+		return how
+	}
+	return strings.TrimSuffix(how, ".") + ": " + cause
+}
+
+// status is a replica's part of the report.
+func (a *Agent) status(s *state, r string) wire.ReplicaStatus {
+	want, wanted := s.want[r]
+	h, t := s.have[r], s.track(r)
+	unit := systemd.EngineUnit(r)
+	st := wire.ReplicaStatus{
+		Replica: r, Model: want.Assignment.Model, Revision: want.Assignment.Revision, Restarts: want.Assignment.Restarts, Unit: unit,
+		UnitState: h.Engine.String(), MainPID: h.Engine.MainPID, NRestarts: h.Engine.Restarts, Invocation: h.Engine.Invocation,
+		Condition: t.condition, DropIns: h.Engine.DropIns,
+	}
+	if h.Engine.Active == "" {
+		st.UnitState = "inactive/dead"
+	}
+	file, written := h.Files[unit]
+	if written && (h.Engine.Running() || !wanted) {
+		st.Model, st.Revision, st.Restarts = file.Marks.Model, file.Marks.Revision, file.Marks.Restarts
+	}
+	if h.Engine.Running() {
+		st.Socket = systemd.SocketPath(r)
+	}
+	if t.serving && t.computed == h.Engine.Invocation {
+		st.Compute = t.compute
+	}
+	for _, u := range keys(h.Files, map[string]int{}) {
+		if !h.Files[u].Intact {
+			st.Notes = append(st.Notes, u+" was changed by hand; the change holds until the model's next update or restart. Use systemctl edit "+u+" for one that stays.")
+		}
+	}
+	for _, text := range want.Units {
+		f, ok := h.Files[text.Name]
+		if ok && f.Intact && f.Text != text.Text && f.Marks.Hash == want.Hash {
+			st.Notes = append(st.Notes, text.Name+" is of an earlier agent or setting; levelrail models restart "+want.Assignment.Model+" brings the present form.")
+		}
+	}
+	if h.Engine.NeedReload {
+		st.Notes = append(st.Notes, unit+" differs from what systemd has read; systemctl daemon-reload, then levelrail models restart "+st.Model+", brings it into force.")
+	}
+	return st
+}

@@ -191,7 +191,7 @@ func (x *exchange) usageText(prompt, output int) []byte {
 }
 
 // dyingWords is what an engine writes when it fails in mid-stream: vLLM ends as if all were well, llama.cpp leaves out
-// [DONE] and the connection, Ollama says nothing.
+// [DONE], Ollama says nothing.
 func (s *events) dyingWords() string {
 	if s.b.Manner != Ollama {
 		message := "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -206,6 +206,5 @@ func (s *events) dyingWords() string {
 	if s.b.Manner == VLLM {
 		return s.done()
 	}
-	s.last = true
 	return s.finish()
 }

@@ -18,7 +18,7 @@ import (
 // with; what the configurations share is the same before and after.
 func TestReloadCutsNothing(t *testing.T) {
 	h := newHost(t)
-	each(t, func(t *testing.T, c *http.Client, proto int) {
+	h.each(func(t *testing.T, c *http.Client, proto int) {
 		s := newScript()
 		h.engine.on(s.serve)
 		resp, err := c.Do(h.request("POST", chatPath, streamBody))
@@ -56,7 +56,13 @@ func TestReloadCutsNothing(t *testing.T) {
 		route := h.route("chat")
 		route.Targets[0].Address = filepath.Join(h.dir, "elsewhere.sock")
 		h.cp.putRoute(route)
-		h.eventually("the route is changed", func() bool { resp, _ := h.do("POST", chatPath, chatBody); return resp.StatusCode == 503 })
+		h.eventually("the route is changed", func() bool {
+			m, _ := h.table().Model("chat")
+			return m.Targets[0].Address == route.Targets[0].Address
+		})
+		if resp, _ := h.do("POST", chatPath, chatBody); resp.StatusCode != 503 {
+			t.Errorf("the route leads nowhere, and a new request got %d", resp.StatusCode)
+		}
 		say("after changes of keys and routes")
 		h.cp.putRoute(h.route("chat"))
 		if n := pooledSlots("chat"); n != 1 {

@@ -26,9 +26,11 @@ func h2Client(t *testing.T) *http.Client {
 }
 
 // each runs a test over HTTP/1.1 and HTTP/2.
-func each(t *testing.T, f func(t *testing.T, c *http.Client, proto int)) {
-	t.Run("h1", func(t *testing.T) { f(t, httpClient, 1) })
-	t.Run("h2", func(t *testing.T) { f(t, h2Client(t), 2) })
+func (h *host) each(f func(t *testing.T, c *http.Client, proto int)) {
+	whole := h.t
+	defer func() { h.t = whole }()
+	whole.Run("h1", func(t *testing.T) { h.t = t; f(t, httpClient, 1) })
+	whole.Run("h2", func(t *testing.T) { h.t = t; f(t, h2Client(t), 2) })
 }
 
 // script is an engine that streams pieces, each when the test says so.
@@ -70,7 +72,7 @@ const cut = "the engine dies"
 // comments, line ends, split events and a last line without an end.
 func TestStream(t *testing.T) {
 	h := newHost(t)
-	each(t, func(t *testing.T, c *http.Client, proto int) {
+	h.each(func(t *testing.T, c *http.Client, proto int) {
 		s := newScript()
 		h.engine.on(s.serve)
 		resp, err := c.Do(h.request("POST", chatPath, streamBody, "X-Request-Id", fmt.Sprintf("stream-%d", proto)))
@@ -104,7 +106,7 @@ func TestStream(t *testing.T) {
 // while a whole answer is awaited, and by a reset.
 func TestCancel(t *testing.T) {
 	h := newHost(t)
-	each(t, func(t *testing.T, c *http.Client, proto int) {
+	h.each(func(t *testing.T, c *http.Client, proto int) {
 		s := newScript()
 		h.engine.on(s.serve)
 		ctx, leave := context.WithCancel(t.Context())
@@ -166,7 +168,7 @@ func TestCancel(t *testing.T) {
 // last one says why.
 func TestEngineDies(t *testing.T) {
 	h := newHost(t)
-	each(t, func(t *testing.T, c *http.Client, proto int) {
+	h.each(func(t *testing.T, c *http.Client, proto int) {
 		for name, sent := range map[string]string{"between events": "data: {\"a\":1}\n\n", "within an event": "data: {\"a\":"} {
 			s := newScript()
 			h.engine.on(s.serve)

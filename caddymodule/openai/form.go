@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -26,7 +25,7 @@ func FormModel(contentType string, body []byte) (string, error) {
 	for range maxParts {
 		// Raw: the part as it stands, since engines do not decode a Content-Transfer-Encoding either.
 		p, err := r.NextRawPart()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF && bytes.Contains(body, []byte("--"+params["boundary"]+"--")) { // not cut short
 			return model, nil
 		}
 		if err != nil {

@@ -67,32 +67,34 @@ func (t *Tail) Border() bool { return t.stream && len(t.part) == 0 && !t.lost }
 
 // lines takes a stream apart into lines, which end with LF, CR or CRLF.
 func (t *Tail) lines(p []byte) {
-	for len(p) > 0 {
-		if t.cr && p[0] == '\n' {
-			p, t.cr = p[1:], false
+	lf := bytes.IndexByte(p, '\n') // found once, not for every line that ends with a CR before it
+	for at := 0; at < len(p); {
+		if t.cr && p[at] == '\n' {
+			at++
+			t.cr = false
 			continue
 		}
 		t.cr = false
-		end := bytes.IndexByte(p, '\n')
-		line := p
-		if end >= 0 {
-			line = p[:end]
-		}
-		if cr := bytes.IndexByte(line, '\r'); cr >= 0 {
-			end = cr
-		}
-		if end < 0 {
-			if t.lost = t.lost || len(t.part)+len(p) > keepLine; t.lost {
-				t.part = t.part[:0]
-			} else {
-				t.part = append(t.part, p...)
+		if lf >= 0 && lf < at {
+			if lf = bytes.IndexByte(p[at:], '\n'); lf >= 0 {
+				lf += at
 			}
+		}
+		end := lf
+		if end < 0 {
+			end = len(p)
+		}
+		if cr := bytes.IndexByte(p[at:end], '\r'); cr >= 0 {
+			end = at + cr
+		}
+		if end == len(p) {
+			t.keep(p[at:])
 			return
 		}
-		line, t.cr = p[:end], p[end] == '\r'
-		p = p[end+1:]
+		line := p[at:end]
+		at, t.cr = end+1, p[end] == '\r'
 		if len(t.part) > 0 {
-			t.part = append(t.part, line...)
+			t.keep(line)
 			line = t.part
 		}
 		if !t.lost {
@@ -100,6 +102,15 @@ func (t *Tail) lines(p []byte) {
 		}
 		t.part, t.lost = t.part[:0], false
 	}
+}
+
+// keep holds a piece of a line that is not finished, unless it grows too long.
+func (t *Tail) keep(piece []byte) {
+	if t.lost = t.lost || len(t.part)+len(piece) > keepLine; t.lost {
+		t.part = t.part[:0]
+		return
+	}
+	t.part = append(t.part, piece...)
 }
 
 var (

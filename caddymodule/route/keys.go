@@ -44,7 +44,8 @@ func (k *Key) Wire() wire.RouteKey {
 func newKey(w wire.RouteKey) (*Key, error) {
 	k := &Key{ID: w.ID, Name: w.Name, Prefix: w.Prefix, Models: w.Models, AllowPaths: w.AllowPaths, AllowNames: w.AllowModels,
 		Limits: w.Limits, Owner: w.Owner, Tags: w.Tags}
-	if n, err := hex.Decode(k.Hash[:], []byte(w.SHA256)); err != nil || n != len(k.Hash) || len(w.SHA256) != 2*len(k.Hash) {
+	hash, err := hex.DecodeString(w.SHA256)
+	if err != nil || copy(k.Hash[:], hash) != len(k.Hash) || len(hash) != len(k.Hash) {
 		return nil, fmt.Errorf("key %s: its hash is not 64 hexadecimal digits", w.ID)
 	}
 	if w.ExpiresAt != nil {

@@ -1,0 +1,158 @@
+package openai
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+const usageEvent = `data: {"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":22,"total_tokens":33}}`
+
+// TestTailStreams is the reader's half of case C016: the usage of a stream is found whatever surrounds it and however its
+// bytes are cut into pieces.
+func TestTailStreams(t *testing.T) {
+	for name, c := range map[string]struct {
+		stream  string
+		in, out int64
+		found   bool
+		failed  bool
+		done    bool
+	}{
+		"plain":              {usageEvent + "\n\ndata: [DONE]\n\n", 11, 22, true, false, true},
+		"CRLF":               {usageEvent + "\r\n\r\ndata: [DONE]\r\n\r\n", 11, 22, true, false, true},
+		"CR":                 {usageEvent + "\r\rdata: [DONE]\r\r", 11, 22, true, false, true},
+		"no blank":           {strings.Replace(usageEvent, "data: ", "data:", 1) + "\n\ndata:[DONE]\n\n", 11, 22, true, false, true},
+		"comment between":    {usageEvent + "\n\n: ping\n\n:\n\ndata: [DONE]\n\n", 11, 22, true, false, true},
+		"named events":       {"event: x\nid: 3\nretry: 5\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"no last line end":   {"data: {}\n\n" + usageEvent, 11, 22, true, false, false},
+		"after a long line":  {"data: \"" + strings.Repeat("x", 200<<10) + "\"\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"after a huge line":  {"data: \"" + strings.Repeat("x", 300<<10) + "\"\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"zeros, then truth":  {`data: {"choices":[{}],"usage":{"prompt_tokens":0,"completion_tokens":0}}` + "\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"null, then truth":   {`data: {"choices":[{}],"usage":null}` + "\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"truth, then null":   {usageEvent + "\n\n" + `data: {"choices":[{}],"usage":null}` + "\n\n", 11, 22, true, false, false},
+		"none":               {"data: {\"choices\":[]}\n\ndata: [DONE]\n\n", 0, 0, false, false, true},
+		"said in a text":     {`data: {"choices":[{"delta":{"content":"\"usage\":{\"prompt_tokens\":1}"}}]}` + "\n\n", 0, 0, false, false, false},
+		"in a comment":       {": " + usageEvent[6:] + "\n\n", 0, 0, false, false, false},
+		"responses":          {"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n", 5, 6, true, false, false},
+		"an error":           {"data: {\"error\": {\"message\": \"EngineCore encountered an issue.\", \"code\": 500}}\n\ndata: [DONE]\n\n", 0, 0, false, true, true},
+		"no error":           {"data: {\"error\":null,\"choices\":[]}\n\n", 0, 0, false, false, false},
+		"an error in a text": {`data: {"choices":[{"delta":{"content":"\"error\""}}]}` + "\n\n", 0, 0, false, false, false},
+		"negative":           {`data: {"usage":{"prompt_tokens":-1,"completion_tokens":"7"}}` + "\n\n", 0, 0, false, false, false},
+		"empty":              {"", 0, 0, false, false, false},
+	} {
+		for _, piece := range []int{1, 2, 3, 7, 4096, 1 << 20} {
+			tail := NewTail("text/event-stream; charset=utf-8", "")
+			for s := c.stream; s != ""; {
+				n := min(piece, len(s))
+				tail.Write([]byte(s[:n]))
+				s = s[n:]
+			}
+			seen := tail.End()
+			if (seen.Usage != nil) != c.found || c.found && (seen.Usage.Input != c.in || seen.Usage.Output != c.out) || seen.EngineError != c.failed || seen.Done != c.done {
+				t.Errorf("%s in pieces of %d: %+v %+v", name, piece, seen, seen.Usage)
+			}
+		}
+	}
+}
+
+// TestTailBorder: an event may be added only where one has ended.
+func TestTailBorder(t *testing.T) {
+	tail := NewTail("text/event-stream", "")
+	for _, s := range []struct {
+		write  string
+		border bool
+	}{{"", true}, {"data: a", false}, {"b\n", true}, {"\n", true}, {": pi", false}, {"ng\r\n\r\n", true}} {
+		tail.Write([]byte(s.write))
+		if tail.Border() != s.border {
+			t.Errorf("after %q: border %v", s.write, tail.Border())
+		}
+	}
+	if NewTail("application/json", "").Border() {
+		t.Error("a JSON answer has no borders")
+	}
+}
+
+// TestTailBodies: the usage of a whole answer is its own top-level one, in a short and in a long body.
+func TestTailBodies(t *testing.T) {
+	long := strings.Repeat(`{"embedding":[0.1,0.2,0.3,0.4],"index":0},`, 10000)
+	for name, c := range map[string]struct {
+		body, encoding string
+		in, out        int64
+		found          bool
+	}{
+		"chat":              {`{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7},"timings":{}}`, "", 3, 4, true},
+		"responses":         {`{"id":"r","output":[],"usage":{"input_tokens":3,"output_tokens":4}}`, "identity", 3, 4, true},
+		"embeddings, long":  {`{"object":"list","data":[` + long + `{}],"usage":{"prompt_tokens":9,"total_tokens":9}}`, "", 9, 0, true},
+		"long, said in it":  {`{"usage":{"prompt_tokens":1,"completion_tokens":1},"data":[` + long + `{}],"text":"\"usage\":{\"prompt_tokens\":5}"}`, "", 0, 0, false},
+		"said in it":        {`{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":5}"}}]}`, "", 0, 0, false},
+		"nested":            {`{"choices":[{"usage":{"prompt_tokens":5}}]}`, "", 0, 0, false},
+		"null":              {`{"usage":null}`, "", 0, 0, false},
+		"compressed":        {`{"usage":{"prompt_tokens":3}}`, "gzip", 0, 0, false},
+		"broken":            {`{"usage":{"prompt_tokens":3}`, "", 0, 0, false},
+		"an error":          {`{"error":{"message":"no"}}`, "", 0, 0, false},
+		"seconds of speech": {`{"text":"hi","usage":{"type":"duration","seconds":3}}`, "", 0, 0, false},
+	} {
+		for _, piece := range []int{1000, 1 << 20} {
+			tail := NewTail("application/json", c.encoding)
+			for s := c.body; s != ""; {
+				n := min(piece, len(s))
+				tail.Write([]byte(s[:n]))
+				s = s[n:]
+			}
+			seen := tail.End()
+			if (seen.Usage != nil) != c.found || c.found && (seen.Usage.Input != c.in || seen.Usage.Output != c.out) {
+				t.Errorf("%s in pieces of %d: %+v", name, piece, seen.Usage)
+			}
+			if cap(tail.part) > 8*keepJSON {
+				t.Errorf("%s: %d bytes are held", name, cap(tail.part))
+			}
+		}
+	}
+}
+
+// FuzzTail: a stream's usage does not depend on how it is cut into pieces, and nothing makes the reader hold more than a line.
+func FuzzTail(f *testing.F) {
+	f.Add([]byte(usageEvent+"\r\n\r\ndata: [DONE]\n\n"), 3)
+	f.Add([]byte(": ping\n\ndata: {\"error\":{}}\n\n"), 1)
+	f.Add([]byte("data: {\"usage\":{\"prompt_tokens\":1}}\r\rdata:x"), 2)
+	f.Fuzz(func(t *testing.T, stream []byte, piece int) {
+		whole, cut := NewTail("text/event-stream", ""), NewTail("text/event-stream", "")
+		whole.Write(stream)
+		if piece < 1 {
+			piece = 1
+		}
+		for rest := stream; len(rest) > 0; {
+			n := min(piece, len(rest))
+			cut.Write(rest[:n])
+			rest = rest[n:]
+		}
+		if whole.Border() != cut.Border() {
+			t.Fatalf("border %v and %v", whole.Border(), cut.Border())
+		}
+		a, b := whole.End(), cut.End()
+		if fmt.Sprint(a.Usage) != fmt.Sprint(b.Usage) || a.EngineError != b.EngineError || a.Done != b.Done {
+			t.Fatalf("whole %+v %v, in pieces %+v %v", a, a.Usage, b, b.Usage)
+		}
+	})
+}
+
+// BenchmarkTailOneByteLines is the worst that an engine can do to the reader; it stays in proportion to the bytes.
+func BenchmarkTailOneByteLines(b *testing.B) {
+	lines := []byte(strings.Repeat("\r", 32<<10))
+	tail := NewTail("text/event-stream", "")
+	b.SetBytes(int64(len(lines)))
+	for b.Loop() {
+		tail.Write(lines)
+	}
+}
+
+// BenchmarkTail is what reading along costs per event of a stream.
+func BenchmarkTail(b *testing.B) {
+	event := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"chat","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n")
+	tail := NewTail("text/event-stream", "")
+	b.SetBytes(int64(len(event)))
+	b.ReportAllocs()
+	for b.Loop() {
+		tail.Write(event)
+	}
+}

@@ -1,0 +1,597 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/agent/gpu"
+	"github.com/levelrail/levelrail/agent/units"
+	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/engine"
+	"github.com/levelrail/levelrail/systemd"
+)
+
+// TestDeploy: from an assignment to an engine that serves, each phase said on the way, nothing secret in a unit.
+func TestDeploy(t *testing.T) {
+	inBubble(t, func(n *node) {
+		answer("chat", engine.Down)
+		n.server.Assign(n.assignment())
+		n.until("it starts", time.Minute, n.reason("chat", levelrail.Starting))
+		n.until("it runs", time.Minute, func() bool { return n.units.State(chat).Up() })
+		answer("chat", engine.Load, "half of it")
+		n.until("it loads", time.Minute, n.reason("chat", levelrail.Loading))
+		if m := n.status("chat").Condition.Message; m != "half of it" {
+			t.Errorf("message %q", m)
+		}
+		n.journal.Say("chat", chat, n.units.State(chat).Invocation, "computes on cpu")
+		answer("chat", engine.Serving)
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		n.until("it says on what it computes", time.Minute, func() bool { return n.status("chat").Compute == "cpu" })
+		s := n.status("chat")
+		if !s.Condition.Ready || s.Revision != 1 || s.MainPID == 0 || s.Socket != "/run/levelrail/engines/chat/engine.sock" || len(s.Notes) != 0 {
+			t.Errorf("status %+v", s)
+		}
+		text := n.units.Text(chat)
+		if strings.Contains(text, "lr-secret") || !strings.Contains(text, "LoadCredential=engine-key:"+n.paths.credentials("chat")+"/engine-key") {
+			t.Errorf("the key in the unit, or not given:\n%s", text)
+		}
+		key := filepath.Join(n.paths.credentials("chat"), "engine-key")
+		if n.read(key) != "lr-secret-of-the-engine" || n.mode(key) != "600" || n.mode(n.paths.applied("chat")) != "600" {
+			t.Errorf("key file %s, applied %s", n.mode(key), n.mode(n.paths.applied("chat")))
+		}
+		if n.mode(n.paths.unit(chat)) != "644" || !n.exists(n.paths.wants(chat)) {
+			t.Errorf("unit file %s, enabled %v", n.mode(n.paths.unit(chat)), n.exists(n.paths.wants(chat)))
+		}
+		n.until("the fetch is cleared away", time.Minute, func() bool {
+			return !n.exists(n.paths.fetch("chat")) && !n.exists(n.paths.unit("levelrail-fetch-chat.service"))
+		})
+		reports := n.server.Reports()
+		last := reports[len(reports)-1]
+		if last.GPUNote != "no cards here" || last.Disk == nil || len(last.Weights) != 1 || last.Weights[0].Nodes[0].Model != "chat" {
+			t.Errorf("report %+v", last)
+		}
+	})
+}
+
+// TestAgentRestartKeepsEngine: the next agent adopts what runs, starts and stops nothing, and never says that an engine
+// which serves does not (C060).
+func TestAgentRestartKeepsEngine(t *testing.T) {
+	inBubble(t, func(n *node) {
+		before := n.serve()
+		n.stop()
+		n.units.ForgetCalls()
+		seen := len(n.server.Reports())
+		n.start()
+		n.until("it reports", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+		n.hold("nothing is done", time.Minute, func() bool { return len(n.units.Calls()) == 0 })
+		for _, r := range n.server.Reports()[seen:] {
+			if len(r.Replicas) != 1 || !r.Replicas[0].Condition.Ready || r.Replicas[0].Invocation != before.Invocation {
+				t.Fatalf("a report after the restart says %+v", r.Replicas)
+			}
+		}
+		hellos := n.server.Hellos()
+		if len(hellos) != 2 || hellos[0].NodeID != hellos[1].NodeID || hellos[0].ClusterID != "" || hellos[1].ClusterID != "clu_1" {
+			t.Errorf("greetings %+v", hellos)
+		}
+	})
+}
+
+// TestAgentUpgradeKeepsEngine: an agent that would write the unit differently restarts nothing, and says what would.
+func TestAgentUpgradeKeepsEngine(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.stop()
+		n.units.ForgetCalls()
+		program.Store("/usr/bin/false")
+		n.start()
+		n.until("it is noted", time.Minute, func() bool { s := n.status("chat"); return s != nil && len(s.Notes) == 1 })
+		if note := n.status("chat").Notes[0]; !strings.Contains(note, "models restart chat") {
+			t.Errorf("note %q", note)
+		}
+		n.hold("nothing is done", time.Minute, func() bool { return len(n.units.Calls()) == 0 })
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Restarts = 1 }))
+		n.until("the new form is in force", time.Minute, func() bool {
+			return strings.Contains(n.units.Text(chat), "/usr/bin/false") && len(n.status("chat").Notes) == 0
+		})
+	})
+}
+
+// TestUpdate: another revision stops the old engine, starts the new one, and says which is which meanwhile.
+func TestUpdate(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		first := n.units.State(chat)
+		n.units.ForgetCalls()
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision = 2; a.Spec.Context = 4096 }))
+		n.until("revision 2 serves", time.Minute, func() bool {
+			s := n.status("chat")
+			return s.Revision == 2 && s.Condition.Ready && s.Invocation != first.Invocation
+		})
+		calls := n.units.Calls()
+		if stop, start := slices.Index(calls, "stop "+chat), slices.Index(calls, "start "+chat); stop < 0 || start < stop {
+			t.Errorf("calls %q", calls)
+		}
+		n.units.ForgetCalls()
+		// A revision that changes nothing of the process restarts nothing.
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision = 3; a.Spec.Context = 4096 }))
+		n.until("revision 3 is reported", time.Minute, func() bool { return n.status("chat").Revision == 3 })
+		if n.did("stop "+chat) || n.did("start "+chat) || !n.status("chat").Condition.Ready {
+			t.Errorf("calls %q", n.units.Calls())
+		}
+	})
+}
+
+// TestUpdateKeepsServingWhileFetching: the old revision serves until the new one's weights are there; what keeps the new
+// one away is said.
+func TestUpdateKeepsServingWhileFetching(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.units.ForgetCalls()
+		other := n.source + ".2.gguf"
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision = 2; a.Spec.Source = other }))
+		n.until("it says what is missing", time.Minute, n.reason("chat", levelrail.DownloadFailed))
+		s := n.status("chat")
+		if !s.Condition.Ready || s.Revision != 1 || !strings.Contains(s.Condition.Message, other) {
+			t.Errorf("status %+v", s)
+		}
+		n.hold("the old one serves", time.Minute, func() bool { return n.status("chat").Condition.Ready && !n.did("stop "+chat) })
+		n.write(other, "other weights")
+		n.until("revision 2 serves", time.Minute, func() bool {
+			s := n.status("chat")
+			return s.Revision == 2 && s.Condition.Reason == levelrail.ModelLoaded
+		})
+		if !strings.Contains(n.units.Text(chat), filepath.Base(other)) {
+			t.Error("the unit runs from the old weights")
+		}
+	})
+}
+
+// TestDelete: a withdrawn model leaves nothing but its weights.
+func TestDelete(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.server.Withdraw("chat")
+		n.until("it is gone from the report", time.Minute, func() bool { return n.status("chat") == nil })
+		if n.units.State(chat).Running() || !n.did("clean "+chat) {
+			t.Errorf("state %v, calls %q", n.units.State(chat), n.units.Calls())
+		}
+		for _, p := range []string{n.paths.unit(chat), n.paths.wants(chat), n.paths.credentials("chat"), n.paths.applied("chat")} {
+			if n.exists(p) {
+				t.Errorf("%s is still there", p)
+			}
+		}
+		if n.read(filepath.Join(n.paths.set("chat"), "model.gguf")) != "weights" {
+			t.Error("the weights are gone")
+		}
+		// Deployed again, nothing is fetched.
+		before := n.fetches
+		n.serve()
+		if n.fetches != before {
+			t.Error("weights that were there were fetched again")
+		}
+	})
+}
+
+// TestDeleteInMidFetch: withdrawing a model that is still being fetched ends the fetch.
+func TestDeleteInMidFetch(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.units.OnStart = nil // a fetch that takes for ever
+		n.server.Assign(n.assignment())
+		n.until("it is fetched", time.Minute, n.reason("chat", levelrail.Downloading))
+		n.until("the unit runs", time.Minute, func() bool { return n.units.State("levelrail-fetch-chat.service").Up() })
+		n.server.Withdraw("chat")
+		n.until("the fetch is gone", time.Minute, func() bool {
+			return !n.units.State("levelrail-fetch-chat.service").Up() && !n.exists(n.paths.fetch("chat")) && !n.exists(n.paths.unit("levelrail-fetch-chat.service"))
+		})
+	})
+}
+
+// TestCrashLoop: an engine that does not stay up is EngineFailed with its first cause; it is tried again by itself, more
+// and more slowly, and after a user's cure at once, although systemd would refuse (C050).
+func TestCrashLoop(t *testing.T) {
+	inBubble(t, func(n *node) {
+		answer("chat", engine.Down)
+		n.server.Assign(n.assignment())
+		n.until("it runs", time.Minute, func() bool { return n.units.State(chat).Up() })
+		crash := func(giveUp bool) {
+			n.journal.Say("chat", chat, n.units.State(chat).Invocation, "loading")
+			n.journal.Say("chat", chat, n.units.State(chat).Invocation, "fatal: no such tensor")
+			n.journal.Say("chat", chat, n.units.State(chat).Invocation, "bye")
+			n.units.Crash(chat, 1, giveUp)
+		}
+		crash(false)
+		n.hold("one crash is no failure", 3*time.Second, func() bool { s := n.status("chat"); return s == nil || s.Condition.Reason == levelrail.Starting })
+		n.units.Again(chat)
+		crash(false)
+		n.units.Again(chat)
+		n.until("it is called failed", time.Minute, n.reason("chat", levelrail.EngineFailed))
+		n.until("the cause is said", time.Minute, func() bool { return strings.Contains(n.status("chat").Condition.Message, "no such tensor") })
+		crash(true)
+		n.units.ForgetCalls()
+		gaveUp := time.Now()
+		n.until("it is tried again", 10*time.Minute, func() bool { return n.did("start " + chat) })
+		if d := time.Since(gaveUp); d < 50*time.Second || !n.did("reset "+chat) || !n.units.State(chat).Up() {
+			t.Errorf("tried again after %v with %q", d, n.units.Calls())
+		}
+		crash(true)
+		n.units.ForgetCalls()
+		gaveUp = time.Now()
+		n.until("it is tried a third time", 10*time.Minute, func() bool { return n.did("start " + chat) })
+		if d := time.Since(gaveUp); d < 110*time.Second {
+			t.Errorf("tried a third time already after %v", d)
+		}
+		crash(true)
+		n.until("it is given up on", time.Minute, func() bool { return n.units.State(chat).Failed() })
+		// The user mends it.
+		answer("chat", engine.Serving)
+		mended := time.Now()
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Restarts = 1 }))
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		if d := time.Since(mended); d > 5*time.Second {
+			t.Errorf("the start after the cure took %v", d)
+		}
+	})
+}
+
+// TestOneCrashWhileServing: a served model that dies once is starting again, not failed.
+func TestOneCrashWhileServing(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		answer("chat", engine.Down)
+		n.units.Crash(chat, 9, false)
+		n.until("it is not ready", time.Minute, func() bool { return !n.status("chat").Condition.Ready })
+		if r := n.status("chat").Condition.Reason; r != levelrail.Starting {
+			t.Errorf("reason %s", r)
+		}
+		n.units.Again(chat)
+		answer("chat", engine.Serving)
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+	})
+}
+
+// TestBusyEngineStaysReady: a single probe that fails takes no model out of service.
+func TestBusyEngineStaysReady(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		answer("chat", engine.Down)
+		time.Sleep(probeCalm + probeSlow/2)
+		answer("chat", engine.Serving)
+		n.hold("it is ready", 30*time.Second, func() bool { return n.status("chat").Condition.Ready })
+		answer("chat", engine.Broken, "out of memory")
+		n.until("it is broken", time.Minute, n.reason("chat", levelrail.EngineFailed))
+		if m := n.status("chat").Condition.Message; !strings.Contains(m, "out of memory") {
+			t.Errorf("message %q", m)
+		}
+	})
+}
+
+// TestEngineNotInstalled: a missing program is named with the way to install it, and the model starts by itself once it
+// is there.
+func TestEngineNotInstalled(t *testing.T) {
+	inBubble(t, func(n *node) {
+		path := fmt.Sprintf("/opt/levelrail-test-%d/engine", os.Getpid())
+		program.Store(path)
+		answer("chat", engine.Serving)
+		n.server.Assign(n.assignment())
+		n.until("it is missed", time.Minute, n.reason("chat", levelrail.EngineNotInstalled))
+		if c := n.status("chat").Condition; c.Next != "apt install echo on debian 12" || !strings.Contains(c.Message, "echo is not installed") {
+			t.Errorf("condition %+v", c)
+		}
+		if n.fetches != 0 {
+			t.Error("weights are fetched for an engine that is not there")
+		}
+		n.until("the node says so", time.Minute, func() bool {
+			reports := n.server.Reports()
+			return slices.ContainsFunc(reports[len(reports)-1].Engines, func(e wire.EngineStatus) bool { return e.Engine == "echo" && !e.Installed && e.Next != "" })
+		})
+		if os.Getuid() != 0 {
+			t.Skip("putting a program below /opt takes root")
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(filepath.Dir(path))
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.until("it starts by itself", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+	})
+}
+
+// TestLostServer: without a control plane every unit stays as it is, and one that has nothing to say yet takes nothing
+// away.
+func TestLostServer(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.units.ForgetCalls()
+		n.server.Set(false)
+		n.hold("nothing is done", 5*time.Minute, func() bool { return len(n.units.Calls()) == 0 && n.units.State(chat).Up() })
+		n.server.Forget()
+		n.server.Set(true)
+		n.hold("nothing is done", 5*time.Minute, func() bool { return len(n.units.Calls()) == 0 && n.units.State(chat).Up() })
+		n.stop()
+		n.start()
+		n.hold("nor by a new agent", 5*time.Minute, func() bool { return len(n.units.Calls()) == 0 && n.units.State(chat).Up() })
+	})
+}
+
+// TestReconnect: a server that comes back is greeted within seconds and hears everything at once.
+func TestReconnect(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.server.Set(false)
+		time.Sleep(time.Minute)
+		seen, back := len(n.server.Reports()), time.Now()
+		n.server.Set(true)
+		n.until("it reports", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+		if d := time.Since(back); d > linkMost+time.Second {
+			t.Errorf("took %v", d)
+		}
+		if !n.status("chat").Condition.Ready {
+			t.Error("the model is no longer ready")
+		}
+	})
+}
+
+// TestOtherCluster: an agent serves one cluster, and no server that has been overtaken.
+func TestOtherCluster(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.units.ForgetCalls()
+		become := func(cluster string, term uint64, change func(*wire.Assignment)) {
+			n.server.Set(false)
+			time.Sleep(time.Second)
+			n.server.Become(cluster, term)
+			n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Term = term }, change))
+			n.server.Set(true)
+		}
+		become("clu_other", 9, func(a *wire.Assignment) { a.Spec.Context = 1 })
+		seen := len(n.server.Reports())
+		n.hold("nothing is done for another cluster", time.Minute, func() bool { return len(n.units.Calls()) == 0 && len(n.server.Reports()) == seen })
+		become("clu_1", 5, func(*wire.Assignment) {})
+		n.until("its own cluster is obeyed", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+		become("clu_1", 4, func(a *wire.Assignment) { a.Spec.Context = 2; a.Revision = 2 })
+		seen = len(n.server.Reports())
+		n.hold("nothing is done for a lower term", time.Minute, func() bool { return len(n.units.Calls()) == 0 && len(n.server.Reports()) == seen })
+		n.stop() // and what was seen outlives the agent
+		n.start()
+		n.hold("nothing is done for a lower term", time.Minute, func() bool { return len(n.units.Calls()) == 0 && len(n.server.Reports()) == seen })
+	})
+}
+
+// TestChangedByHand: a change of the file is told, kept, and replaced with the next change of the model (C059); drop-ins
+// are listed.
+func TestChangedByHand(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.units.ForgetCalls()
+		path := n.paths.unit(chat)
+		n.write(path, strings.Replace(n.read(path), "Restart=always", "Restart=always\nMemoryMax=4G", 1))
+		n.until("it is told", time.Minute, func() bool {
+			return slices.ContainsFunc(n.status("chat").Notes, func(s string) bool { return strings.Contains(s, "changed by hand") })
+		})
+		n.hold("it stays", time.Minute, func() bool { return strings.Contains(n.read(path), "MemoryMax=4G") && len(n.units.Calls()) == 0 })
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Restarts = 1 }))
+		n.until("it is replaced", time.Minute, func() bool { return !strings.Contains(n.read(path), "MemoryMax") && len(n.status("chat").Notes) == 0 })
+	})
+}
+
+// TestForeignFiles: files without the mark are never touched, whatever their name.
+func TestForeignFiles(t *testing.T) {
+	inBubble(t, func(n *node) {
+		foreign := n.paths.unit("levelrail-model-mine.service")
+		n.write(foreign, "[Service]\nExecStart=/bin/true\n")
+		n.serve()
+		n.server.Withdraw("chat")
+		n.until("chat is gone", time.Minute, func() bool { return !n.exists(n.paths.unit(chat)) })
+		n.hold("the other stays", time.Minute, func() bool { return n.exists(foreign) })
+		if slices.ContainsFunc(n.units.Calls(), func(c string) bool { return strings.Contains(c, "mine") }) {
+			t.Errorf("calls %q", n.units.Calls())
+		}
+	})
+}
+
+// TestHubToken: the token reaches the fetch as a file that is there only while it starts; a token that cannot be had is a
+// reason of its own, and passes when it can.
+func TestHubToken(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.server.SetToken("chat", "", levelrail.Errorf(levelrail.ErrRefused, "the master key does not open it"))
+		answer("chat", engine.Serving)
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.HubTokenSet = true }))
+		n.until("it is said", time.Minute, n.reason("chat", levelrail.HFTokenUnavailable))
+		if n.fetches != 0 {
+			t.Error("fetched without the token")
+		}
+		token := filepath.Join(n.paths.fetch("chat"), "token")
+		seen := ""
+		process := n.units.OnStart
+		n.units.OnStart = func(ctx context.Context, unit string) error {
+			if unit == "levelrail-fetch-chat.service" {
+				seen = n.units.Text(unit)
+			}
+			return process(ctx, unit)
+		}
+		n.server.SetToken("chat", "hf_secret", nil)
+		n.until("it serves", 2*time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		if !strings.Contains(seen, "LoadCredential=hf_token:"+token) || strings.Contains(seen, "hf_secret") {
+			t.Errorf("the fetch unit:\n%s", seen)
+		}
+		if n.exists(token) {
+			t.Error("the token is still on disk")
+		}
+	})
+}
+
+// TestFetchRetries: a fetch that was killed goes on soon, one that failed after a while.
+func TestFetchRetries(t *testing.T) {
+	inBubble(t, func(n *node) {
+		process := n.units.OnStart
+		killed := 0
+		n.units.OnStart = func(ctx context.Context, unit string) error {
+			if strings.HasPrefix(unit, "levelrail-fetch-") && killed < 2 {
+				killed++
+				return errors.New("killed")
+			}
+			return process(ctx, unit)
+		}
+		answer("chat", engine.Serving)
+		began := time.Now()
+		n.server.Assign(n.assignment())
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		if d := time.Since(began); killed != 2 || d > 20*time.Second {
+			t.Errorf("killed %d times, took %v", killed, d)
+		}
+	})
+}
+
+// TestSleepAndWake: an assignment that is not to run is stopped and does not come at boot; woken, it does again.
+func TestSleepAndWake(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Run = false }))
+		n.until("it is idle", time.Minute, n.reason("chat", levelrail.Idle))
+		if n.units.State(chat).Running() || n.exists(n.paths.wants(chat)) || !n.exists(n.paths.unit(chat)) {
+			t.Error("it runs, would come at boot, or lost its file")
+		}
+		n.serve()
+		if !n.exists(n.paths.wants(chat)) {
+			t.Error("it would not come back at boot")
+		}
+	})
+}
+
+// TestReboot: what was enabled comes back without the agent.
+func TestReboot(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.stop()
+		n.units.Reboot()
+		if !n.units.State(chat).Up() {
+			t.Fatal("the engine did not come back")
+		}
+		n.units.ForgetCalls()
+		n.start()
+		n.until("it serves", time.Minute, func() bool {
+			s := n.status("chat")
+			return s != nil && s.Invocation == n.units.State(chat).Invocation && s.Condition.Ready
+		})
+		if len(n.units.Calls()) != 0 {
+			t.Errorf("calls %q", n.units.Calls())
+		}
+	})
+}
+
+// TestDoor: an engine without a socket of its own gets a door, which opens and closes with it.
+func TestDoor(t *testing.T) {
+	inBubble(t, func(n *node) {
+		socket, service := systemd.DoorSocket("chat"), systemd.DoorService("chat")
+		n.serve(func(a *wire.Assignment) { a.Spec.Engine = "doored" })
+		if !n.units.State(socket).Running() || n.did("start "+service) {
+			t.Errorf("door %v, calls %q", n.units.State(socket), n.units.Calls())
+		}
+		if err := n.units.Stop(t.Context(), socket); err != nil {
+			t.Fatal(err)
+		}
+		n.until("the door is opened again", time.Minute, func() bool { return n.units.State(socket).Running() })
+		// Another engine needs none.
+		n.serve(func(a *wire.Assignment) { a.Revision = 2 })
+		n.until("the door is gone", time.Minute, func() bool { return !n.exists(n.paths.unit(socket)) && !n.exists(n.paths.unit(service)) })
+		n.server.Withdraw("chat")
+		n.until("it is gone", time.Minute, func() bool { return n.status("chat") == nil })
+	})
+}
+
+// TestLogs: lines go to the server as they come, until it takes the request back.
+func TestLogs(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.journal.Say("chat", chat, "r", "one")
+		n.journal.Say("other", "x", "r", "not this")
+		n.server.AskLogs(wire.LogRequest{ID: "log_1", Model: "chat", Follow: true})
+		lines := func(want ...string) func() bool {
+			return func() bool {
+				var got []string
+				for _, l := range n.server.Logs("log_1") {
+					got = append(got, l.Message)
+				}
+				return slices.Equal(got, want)
+			}
+		}
+		n.until("the first line came", time.Minute, lines("one"))
+		n.journal.Say("chat", chat, "r", "two")
+		n.until("the next line came", time.Minute, lines("one", "two"))
+		n.server.Unask("log_1")
+		time.Sleep(time.Second)
+		n.journal.Say("chat", chat, "r", "three")
+		n.hold("no more lines come", 10*time.Second, lines("one", "two"))
+	})
+}
+
+// cards is a node with two of them.
+type cards struct{ missing []string }
+
+func (c cards) Read(context.Context) gpu.Snapshot {
+	return gpu.Snapshot{Devices: []levelrail.Device{{UUID: "GPU-a", Index: 0}, {UUID: "GPU-b", Index: 1}}, Minors: map[string]int{"GPU-a": 2, "GPU-b": 0}, Missing: c.missing}
+}
+
+// TestCards: an engine may open its own cards and no other; what is missing on the node is named and waited for.
+func TestCards(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.stop()
+		n.config.GPUs = cards{missing: []string{"/dev/nvidia-uvm"}}
+		n.start()
+		answer("chat", engine.Serving)
+		given := func(id string) func(*wire.Assignment) { return func(a *wire.Assignment) { a.Devices = []string{id} } }
+		n.server.Assign(n.assignment(given("GPU-a")))
+		n.until("it is missed", time.Minute, n.reason("chat", levelrail.GPURuntimeMissing))
+		if c := n.status("chat").Condition; !strings.Contains(c.Message, "/dev/nvidia-uvm") || !strings.Contains(c.Next, "nvidia-modprobe") {
+			t.Errorf("condition %+v", c)
+		}
+		n.stop()
+		n.config.GPUs = cards{}
+		n.start()
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		text := n.units.Text(chat)
+		if !strings.Contains(text, "DeviceAllow=/dev/char/195:2 rw\n") || strings.Contains(text, "/dev/char/195:0 ") || strings.Contains(text, "PrivateDevices") {
+			t.Errorf("the unit:\n%s", text)
+		}
+		n.server.Assign(n.assignment(given("GPU-gone"), func(a *wire.Assignment) { a.Revision = 2 }))
+		n.until("it is missed", time.Minute, func() bool {
+			return strings.Contains(n.status("chat").Condition.Message, "GPU-gone is not on this node")
+		})
+		if !n.status("chat").Condition.Ready {
+			t.Error("the old revision was taken away for one that cannot run")
+		}
+	})
+}
+
+// TestStartFails: a start that systemd refuses is told and tried again.
+func TestStartFails(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.units.Refuse(chat, &units.JobError{Verb: "start", Unit: chat, Result: "assert"})
+		answer("chat", engine.Serving)
+		n.server.Assign(n.assignment())
+		n.until("it is told", time.Minute, n.reason("chat", levelrail.EngineFailed))
+		if c := n.status("chat").Condition; !strings.Contains(c.Message, "a condition of the unit does not hold") || c.Next != "systemctl status "+chat {
+			t.Errorf("condition %+v", c)
+		}
+		n.units.Refuse(chat, nil)
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+	})
+}
+
+// TestBadAssignment: a name that would lead to other files is refused, whoever sent it.
+func TestBadAssignment(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Replica, a.Model = "../x", "../x" }))
+		n.hold("nothing is done", 10*time.Second, func() bool { return len(n.units.Calls()) == 0 })
+	})
+}

@@ -1,0 +1,75 @@
+package agenttest
+
+import (
+	"context"
+	"sync"
+
+	"github.com/levelrail/levelrail/agent/journal"
+)
+
+// Journal keeps lines in memory.
+type Journal struct {
+	mu      sync.Mutex
+	entries []journal.Entry
+	models  []string
+	wake    chan struct{}
+}
+
+// NewJournal returns an empty journal.
+func NewJournal() *Journal { return &Journal{wake: make(chan struct{})} }
+
+// Say adds a line of a model's unit and run.
+func (j *Journal) Say(model, unit, run, message string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entries = append(j.entries, journal.Entry{Unit: unit, Invocation: run, Message: message, Priority: 6})
+	j.models = append(j.models, model)
+	close(j.wake)
+	j.wake = make(chan struct{})
+}
+
+// Each passes lines on.
+func (j *Journal) Each(ctx context.Context, q journal.Query, each func(journal.Entry) error) error {
+	for i := 0; ; {
+		j.mu.Lock()
+		wake, all, models := j.wake, j.entries, j.models
+		j.mu.Unlock()
+		for ; i < len(all); i++ {
+			if q.Model != "" && models[i] != q.Model || q.Unit != "" && all[i].Unit != q.Unit {
+				continue
+			}
+			if err := each(all[i]); err != nil {
+				return err
+			}
+		}
+		if !q.Follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		}
+	}
+}
+
+// LastRun returns the lines of one run, or of the last one before it.
+func (j *Journal) LastRun(_ context.Context, unit, invocation string, ended bool) (run string, lines []string, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	run = invocation
+	if ended || run == "" {
+		run = ""
+		for _, e := range j.entries {
+			if e.Unit == unit && e.Invocation != invocation {
+				run = e.Invocation
+			}
+		}
+	}
+	for _, e := range j.entries {
+		if e.Unit == unit && e.Invocation == run {
+			lines = append(lines, e.Message)
+		}
+	}
+	return run, lines, nil
+}

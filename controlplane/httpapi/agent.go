@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"context"
+	"maps"
+	"regexp"
+	"slices"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/raftstore/command"
+)
+
+var (
+	nodeID    = regexp.MustCompile(`^node_[a-z0-9]{8,64}$`)
+	gatewayID = regexp.MustCompile(`^gw_[a-z0-9]{8,64}$`)
+)
+
+// byNode says that an agent asks. Its socket is root's alone, so what it says of its id is believed.
+func byNode(ctx context.Context, id, name string) command.By {
+	return command.By{Principal: levelrail.Principal{Kind: "node", ID: id, Name: name}, Ability: callerOf(ctx).ability}
+}
+
+// agentHello takes a node in, or recognises it. An agent of another cluster is refused: it would take its engines down for
+// this one's assignments.
+func (s *Server) agentHello(ctx context.Context, in *struct{ Body wire.Hello }) (*body[wire.Welcome], error) {
+	h := in.Body
+	d, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !nodeID.MatchString(h.NodeID):
+		return nil, levelrail.Errorf(levelrail.ErrInvalid, "%q is not the id of a node: node_ and letters and digits", clip(h.NodeID)).WithNext("let the agent make its id: remove /var/lib/levelrail/agent/agent.json")
+	case h.Name == "":
+		return nil, levelrail.Errorf(levelrail.ErrInvalid, "the node %s has no name", h.NodeID).WithNext("give the host a name: hostnamectl hostname NAME")
+	case h.ClusterID != "" && h.ClusterID != d.Cluster.ID:
+		return nil, levelrail.Errorf(levelrail.ErrRefused, "this agent belongs to the cluster %s, and this server to %s", clip(h.ClusterID), d.Cluster.ID).
+			WithNext("to move the node here, stop its models and remove /var/lib/levelrail/agent/agent.json on it")
+	}
+	n, known := d.Nodes[h.NodeID]
+	same := known && n.Name == h.Name && n.Version == h.Version && n.OS == h.OS && n.Local && maps.Equal(n.Labels["agent"], h.Labels)
+	if !same {
+		n.ID, n.Name, n.Version, n.OS, n.Local = h.NodeID, h.Name, h.Version, h.OS, true
+		labels := maps.Clone(n.Labels)
+		if labels == nil {
+			labels = map[string]levelrail.Labels{}
+		}
+		labels["agent"] = h.Labels
+		if len(h.Labels) == 0 {
+			delete(labels, "agent")
+		}
+		n.Labels = labels
+		if n.Devices == nil {
+			n.Devices = []levelrail.Device{}
+		}
+		if d, _, err = s.propose(ctx, byNode(ctx, h.NodeID, h.Name), command.NodePut{Node: n}); err != nil {
+			return nil, err
+		}
+		s.o.Log.Info("node joined or changed", "node", h.NodeID, "name", h.Name, "version", h.Version, "os", h.OS)
+	}
+	w := s.o.World(d)
+	return &body[wire.Welcome]{wire.Welcome{ClusterID: d.Cluster.ID, Term: s.o.Store.Status().Term, Settings: map[string]string{"APP_HF_BASE_URL": w.HubBaseURL}}}, nil
+}
+
+func (s *Server) knownNode(id string) error {
+	d, err := s.read()
+	if err != nil {
+		return err
+	}
+	if _, known := d.Nodes[id]; !known {
+		return levelrail.Errorf(levelrail.ErrNotFound, "the node %q is not part of this cluster", clip(id)).WithNext("say hello first: POST /api/v1/agent/hello")
+	}
+	return nil
+}
+
+// agentReport takes a node's word into the ledger. Nothing is stored here: the reconciler does that, where it must.
+func (s *Server) agentReport(_ context.Context, in *struct{ Body wire.Report }) (*struct{}, error) {
+	if err := s.knownNode(in.Body.NodeID); err != nil {
+		return nil, err
+	}
+	return nil, s.o.Ledger.Report(in.Body)
+}
+
+// agentHubToken opens a model's token for the node that downloads it, and for no other.
+func (s *Server) agentHubToken(_ context.Context, in *struct {
+	named
+	NodeID string `query:"node_id" required:"true" maxLength:"80"`
+}) (*body[wire.HubToken], error) {
+	d, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	m, ok := d.Model(in.Name)
+	if !ok {
+		return nil, notFoundModel(in.Name)
+	}
+	here := slices.ContainsFunc(d.ReplicasOf(m.Name), func(r levelrail.Replica) bool {
+		return slices.ContainsFunc(r.Shards, func(sh levelrail.Shard) bool { return sh.NodeID == in.NodeID })
+	})
+	if !here {
+		return nil, levelrail.Errorf(levelrail.ErrForbidden, "the node %q runs no replica of %s", clip(in.NodeID), m.Name).WithNext("ask for models that are assigned to the node")
+	}
+	secret, there := d.Secrets[m.HubToken.Path]
+	if m.HubToken.Path == "" || !there {
+		return nil, levelrail.Errorf(levelrail.ErrNotFound, "the model %s has no Hugging Face token", m.Name).WithNext("levelrail models set-hf-token %s", m.Name)
+	}
+	token, err := s.o.Sealer.Open(secret)
+	if err != nil {
+		return nil, err
+	}
+	return &body[wire.HubToken]{wire.HubToken{Token: string(token)}}, nil
+}

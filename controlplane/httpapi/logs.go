@@ -1,0 +1,262 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/controlplane/view"
+)
+
+const (
+	agentAnswers = 10 * time.Second // within which an agent begins to send what it was asked for
+	longestLine  = 1 << 20          // bytes of a journal line in JSON
+	defaultLines = 100
+)
+
+// logHub brings together who wants a model's journal and the agent that has it. A request appears in the watch of the
+// node's agent as log_request, and is deleted there when nobody reads any more.
+type logHub struct {
+	mu       sync.Mutex
+	sessions map[string]*logSession
+	nodes    map[string]chan struct{} // closed when the requests to a node change
+}
+
+type logSession struct {
+	node    string
+	request json.RawMessage
+	lines   chan wire.LogLine
+	taken   chan struct{} // closed when the agent begins to send
+	take    sync.Once
+	ended   chan error      // the agent's end: nil when it has sent everything
+	reader  context.Context // ends when nobody reads any more
+}
+
+func newLogHub() *logHub {
+	return &logHub{sessions: map[string]*logSession{}, nodes: map[string]chan struct{}{}}
+}
+
+// changed is closed when the requests to a node change next. No node has none, for ever.
+func (h *logHub) changed(node string) <-chan struct{} {
+	if node == "" {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.nodes[node] == nil {
+		h.nodes[node] = make(chan struct{})
+	}
+	return h.nodes[node]
+}
+
+func (h *logHub) tell(node string) {
+	if c := h.nodes[node]; c != nil {
+		close(c)
+		delete(h.nodes, node)
+	}
+}
+
+// requests are those to a node that somebody waits for, by id.
+func (h *logHub) requests(node string) view.Lines {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := view.Lines{}
+	for id, s := range h.sessions {
+		if s.node == node {
+			out[id] = s.request
+		}
+	}
+	return out
+}
+
+func (h *logHub) open(ctx context.Context, node string, r wire.LogRequest) (*logSession, func(), error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &logSession{node: node, request: text, lines: make(chan wire.LogLine), taken: make(chan struct{}), ended: make(chan error, 1), reader: ctx}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sessions[r.ID] = s
+	h.tell(node)
+	return s, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.sessions, r.ID)
+		h.tell(node)
+	}, nil
+}
+
+func (h *logHub) find(id string) *logSession {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sessions[id]
+}
+
+type logWish struct {
+	named
+	Lines  int    `query:"lines" minimum:"1" maximum:"100000" default:"100" doc:"the newest so many"`
+	Follow bool   `query:"follow" doc:"go on with new ones"`
+	Since  string `query:"since" maxLength:"64" pattern:"^[0-9A-Za-z :+.-]*$" doc:"as journalctl takes it"`
+}
+
+// getLogs asks the agent of the model's node for its journal and passes the lines on.
+func (s *Server) getLogs(ctx context.Context, in *logWish) (*streamed, error) {
+	d, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	m, ok := d.Model(in.Name)
+	if !ok {
+		return nil, notFoundModel(in.Name)
+	}
+	replicas := d.ReplicasOf(m.Name)
+	if len(replicas) == 0 || len(replicas[0].Shards) == 0 {
+		return nil, levelrail.Errorf(levelrail.ErrUnavailable, "%s is on no node yet, so it has no journal", m.Name).WithNext("levelrail models get %s says what it waits for", m.Name)
+	}
+	node := d.Nodes[replicas[0].Shards[0].NodeID]
+	if r, heard := s.o.Ledger.Snapshot().Nodes[node.ID]; !heard || !r.Online {
+		return nil, offline(m.Name, node)
+	}
+	if in.Lines == 0 {
+		in.Lines = defaultLines
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	session, closeSession, err := s.logs.open(ctx, node.ID, wire.LogRequest{ID: levelrail.NewID("log"), Model: m.Name, Lines: in.Lines, Follow: in.Follow, Since: in.Since})
+	end := func() { cancel(); closeSession() }
+	if err != nil {
+		cancel()
+		return nil, s.internal("ask for the journal", err)
+	}
+	select {
+	case <-session.taken:
+	case <-time.After(agentAnswers):
+		end()
+		return nil, offline(m.Name, node)
+	case <-s.stopping:
+		end()
+		return nil, levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping")
+	case <-ctx.Done():
+		end()
+		return nil, ctx.Err()
+	}
+	return &streamed{Body: func(hc huma.Context) {
+		defer end()
+		out, r := startStream(hc)
+		if err := s.passLines(r.Context(), out, session); err != nil {
+			var e *levelrail.Error
+			if errors.As(err, &e) {
+				out.send(true, wire.ErrorBody{Error: *e}) // the reader may have left
+			}
+		}
+	}}, nil
+}
+
+func offline(model string, node levelrail.Node) *levelrail.Error {
+	return levelrail.Errorf(levelrail.ErrUnavailable, "the agent of the node %s, which has the journal of %s, does not answer", node.Name, model).
+		WithNext("on %s: journalctl LEVELRAIL_MODEL=%s, and systemctl status levelrail-agent", node.Name, model)
+}
+
+func (s *Server) passLines(ctx context.Context, out *stream, session *logSession) error {
+	if err := out.send(true); err != nil {
+		return err
+	}
+	for {
+		select {
+		case line := <-session.lines:
+			// More lines may be waiting: what is sent together is flushed together.
+			if err := out.send(false, line); err != nil {
+				return err
+			}
+			for more := true; more; {
+				select {
+				case line := <-session.lines:
+					if err := out.send(false, line); err != nil {
+						return err
+					}
+				default:
+					more = false
+				}
+			}
+			if err := out.send(true); err != nil {
+				return err
+			}
+		case err := <-session.ended:
+			return err
+		case <-s.stopping:
+			return levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping").WithNext("ask again in a few seconds")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// agentLogs takes the lines of an agent. It ends when the agent has sent everything, or nobody reads any more.
+func (s *Server) agentLogs(_ context.Context, in *struct {
+	ID string `path:"id" maxLength:"64"`
+}) (*streamed, error) {
+	session := s.logs.find(in.ID)
+	if session == nil {
+		return nil, levelrail.Errorf(levelrail.ErrNotFound, "nobody waits for the lines %q", clip(in.ID)).WithNext("stop sending them")
+	}
+	first := false
+	session.take.Do(func() { first = true; close(session.taken) })
+	if !first {
+		return nil, levelrail.Errorf(levelrail.ErrConflict, "the lines %q are being sent already", clip(in.ID)).WithNext("stop sending them")
+	}
+	return &streamed{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		rc := http.NewResponseController(w)
+		rc.EnableFullDuplex() // answer before the body has ended, when the reader leaves first
+		rc.SetReadDeadline(time.Time{})
+		done := make(chan error, 1)
+		go func() { done <- s.takeLines(r, session) }()
+		var err error
+		select {
+		case err = <-done:
+		case <-session.reader.Done():
+		case <-s.stopping:
+		}
+		session.ended <- err
+		// The rest of a body that nobody wants is not read: the connection ends with the answer.
+		w.Header().Set("Connection", "close")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusOK)
+		w.Write([]byte("{}\n"))
+	}}, nil
+}
+
+func (s *Server) takeLines(r *http.Request, session *logSession) error {
+	scan := bufio.NewScanner(r.Body)
+	scan.Buffer(make([]byte, 0, 64<<10), longestLine)
+	for scan.Scan() {
+		if len(bytes.TrimSpace(scan.Bytes())) == 0 {
+			continue
+		}
+		var line wire.LogLine
+		if err := json.Unmarshal(scan.Bytes(), &line); err != nil {
+			return levelrail.Errorf(levelrail.ErrInternal, "the agent sent a line that cannot be read").WithNext("compare the versions of the agent and the server: levelrail status")
+		}
+		select {
+		case session.lines <- line:
+		case <-session.reader.Done():
+			return nil
+		case <-s.stopping:
+			return nil
+		}
+	}
+	if scan.Err() != nil {
+		return levelrail.Errorf(levelrail.ErrUnavailable, "the agent's connection broke before the end of the journal").WithNext("ask again")
+	}
+	return nil
+}

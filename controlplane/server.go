@@ -1,0 +1,286 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/controlplane/authority"
+	"github.com/levelrail/levelrail/controlplane/httpapi"
+	"github.com/levelrail/levelrail/controlplane/ledger"
+	"github.com/levelrail/levelrail/controlplane/reconcile"
+	"github.com/levelrail/levelrail/controlplane/seal"
+	"github.com/levelrail/levelrail/controlplane/stored"
+	"github.com/levelrail/levelrail/controlplane/view"
+	"github.com/levelrail/levelrail/raftstore"
+	"github.com/levelrail/levelrail/raftstore/command"
+)
+
+// stateDirectory is where a server keeps its things when systemd does not say ($STATE_DIRECTORY).
+const stateDirectory = "/var/lib/levelrail/server"
+
+// stopWithin is how long requests under way may take once the server is told to stop.
+const stopWithin = 5 * time.Second
+
+// Config is what a server is made from.
+type Config struct {
+	Getenv func(string) string
+	Log    *slog.Logger
+	// Ready is called once when the server answers, with the address of its TLS port ("" for none).
+	Ready func(tlsAddress string)
+}
+
+// Server is one control plane.
+type Server struct {
+	config   Config
+	settings atomic.Pointer[Settings]
+	document int // the version of the settings document in force
+	loaded   bool
+	warning  atomic.Pointer[string]
+	dir      string
+}
+
+// New reads the settings and opens nothing.
+func New(c Config) (*Server, error) {
+	s := &Server{config: c, dir: stateDirectory}
+	if dirs := c.Getenv("STATE_DIRECTORY"); dirs != "" {
+		s.dir, _, _ = strings.Cut(dirs, ":")
+	}
+	settings, err := LoadSettings(c.Getenv, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.settings.Store(&settings)
+	return s, nil
+}
+
+// Run serves until ctx ends, then ends all streams, finishes what is under way and closes the store.
+func (s *Server) Run(ctx context.Context) error {
+	began := time.Now()
+	settings := *s.settings.Load()
+	doors, err := sockets(settings.RuntimeDir, s.config.Log)
+	if err != nil {
+		return err
+	}
+	defer closeDoors(doors)
+
+	store, err := s.openStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if err := store.Close(closing); err != nil {
+			s.config.Log.Error("the store was not closed cleanly; it is read back from its log at the next start", "error", err)
+		}
+	}()
+	reader := stored.New(store)
+	sealer, madeKey, err := s.openSecrets(ctx, store, reader, settings)
+	if err != nil {
+		return err
+	}
+	ca, err := authority.Open(filepath.Join(s.dir, "tls"), hostNames(settings), time.Now)
+	if err != nil {
+		return err
+	}
+	port, err := tlsPort(settings.Listen, ca)
+	if err != nil {
+		return err
+	}
+	address := ""
+	if port != nil {
+		address = port.Addr().String()
+		doors = append(doors, door{httpapi.DoorTLS, port})
+		defer port.Close()
+	}
+
+	reports, board := ledger.New(), view.NewBoard()
+	defer reports.Close()
+	world := s.worlds(store, sealer, reports)
+	keyFile := ""
+	if madeKey {
+		keyFile = s.masterKeyFile()
+	}
+	api := httpapi.New(httpapi.Options{
+		Store: store, Reader: reader, Ledger: reports, Board: board, Sealer: sealer, World: world, Clock: time.Now, Log: s.config.Log,
+		MaxKeys: func() int { return s.settings.Load().MaxKeys },
+		Facts: func() httpapi.Facts {
+			f := httpapi.Facts{StartedAt: began.UTC(), TLSAddress: address, CAFile: ca.Path(), CAPEM: ca.PEM(), MadeKeyFile: keyFile}
+			if w := s.warning.Load(); w != nil {
+				f.Warnings = []string{*w}
+			}
+			return f
+		},
+	})
+	l := &loop{store: store, reader: reader, ledger: reports, board: board, sealer: sealer, world: world, settings: s.take, newID: levelrail.NewID, log: s.config.Log}
+	return s.serve(ctx, doors, api, l, address, began)
+}
+
+// serve runs the loop and the doors until ctx ends or a door breaks.
+func (s *Server) serve(ctx context.Context, doors []door, api *httpapi.Server, l *loop, address string, began time.Time) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var work sync.WaitGroup
+	defer work.Wait()
+	work.Go(func() { l.run(ctx) })
+	work.Go(func() {
+		watchdog(ctx, func() bool { _, err := l.reader.Read(); return err == nil })
+	})
+
+	broken := make(chan error, len(doors))
+	var servers []*http.Server
+	for _, d := range doors {
+		srv := &http.Server{
+			Handler: api.Handler(d.kind), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+			ConnContext: httpapi.ConnContext, ErrorLog: log.New(lineLog{s.config.Log}, "", 0),
+		}
+		servers = append(servers, srv)
+		work.Go(func() {
+			if err := srv.Serve(d.l); !errors.Is(err, http.ErrServerClosed) {
+				broken <- fmt.Errorf("serve the door %s: %w", d.kind, err)
+			}
+		})
+	}
+	s.config.Log.Info("ready", "cluster", s.cluster(l.reader), "tls", address, "took", time.Since(began).Round(time.Millisecond))
+	notify("READY=1", "STATUS=serving")
+	if s.config.Ready != nil {
+		s.config.Ready(address)
+	}
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-broken:
+	}
+	notify("STOPPING=1", "STATUS=stopping")
+	s.config.Log.Info("stopping")
+	api.Stop()
+	closing, done := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
+	defer done()
+	var closed sync.WaitGroup
+	for _, srv := range servers {
+		closed.Go(func() {
+			if srv.Shutdown(closing) != nil {
+				srv.Close()
+			}
+		})
+	}
+	closed.Wait()
+	cancel()
+	return err
+}
+
+func (s *Server) cluster(reader *stored.Reader) string {
+	d, err := reader.Read()
+	if err != nil {
+		return ""
+	}
+	return d.Cluster.ID
+}
+
+// openStore opens the store and makes sure that its cluster has its record.
+func (s *Server) openStore(ctx context.Context) (*raftstore.Store, error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	opening, opened := context.WithCancel(ctx)
+	defer opened()
+	go extendStart(opening)
+	store, err := raftstore.Open(ctx, raftstore.Config{Dir: filepath.Join(s.dir, "store"), Logger: s.config.Log})
+	if err != nil {
+		return nil, fmt.Errorf("open the store: %w", err)
+	}
+	return store, nil
+}
+
+func (s *Server) masterKeyFile() string { return filepath.Join(s.dir, "master.key") }
+
+// openSecrets finds the master key and checks it against the cluster. A cluster that has no check value yet is new: it gets
+// its record and the check value now.
+func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Reader, settings Settings) (sealer *seal.Sealer, made bool, err error) {
+	d, err := reader.Read()
+	if err != nil {
+		return nil, false, err
+	}
+	check, there := d.Secrets[seal.CheckPath]
+	key, _, err := seal.Load(seal.Sources{Setting: settings.MasterKey, Credentials: s.config.Getenv("CREDENTIALS_DIRECTORY"), File: s.masterKeyFile(), Make: !there})
+	if err != nil {
+		return nil, false, err
+	}
+	made = settings.MasterKey == ""
+	if _, statErr := os.Stat(s.masterKeyFile()); statErr != nil {
+		made = false
+	}
+	id := store.Status().ClusterID
+	if sealer, err = seal.New(id, key); err != nil {
+		return nil, false, err
+	}
+	if there {
+		return sealer, made, sealer.Check(check)
+	}
+	by := command.By{Principal: levelrail.Principal{Kind: "server", ID: store.Status().ServerID, Name: "first start"}, Ability: levelrail.AbilityRoot}
+	if _, err := store.Propose(ctx, by, command.ClusterInit{Cluster: levelrail.Cluster{ID: id}}); err != nil {
+		return nil, false, fmt.Errorf("begin the cluster: %w", err)
+	}
+	if check, err = sealer.SealCheck(); err != nil {
+		return nil, false, err
+	}
+	if _, err := store.Propose(ctx, by, command.SecretPut{Secret: check}); err != nil {
+		return nil, false, fmt.Errorf("keep the check of the master key: %w", err)
+	}
+	s.config.Log.Info("a new cluster begins", "cluster", id, "master_key", key.ID())
+	return sealer, made, nil
+}
+
+// worlds returns what makes the world of views out of a state.
+func (s *Server) worlds(store Store, sealer *seal.Sealer, reports *ledger.Ledger) func(*reconcile.Desired) view.World {
+	open := func(secret levelrail.Secret) (string, error) {
+		value, err := sealer.Open(secret)
+		return string(value), err
+	}
+	return func(d *reconcile.Desired) view.World {
+		settings := s.settings.Load()
+		return view.World{Desired: d, Observed: reports.Snapshot(), Term: store.Status().Term, Limits: settings.Limits(),
+			HubBaseURL: settings.HubBaseURL, PublicHost: settings.PublicHost, Open: open}
+	}
+}
+
+// take puts the settings document of a state in force. One that cannot be used changes nothing and is a warning in the
+// status. It is called by the loop alone.
+func (s *Server) take(d *reconcile.Desired) {
+	if s.loaded && d.Settings.Version == s.document {
+		return
+	}
+	s.loaded, s.document = true, d.Settings.Version
+	settings, err := LoadSettings(s.config.Getenv, d.Settings.Values)
+	if err != nil {
+		text := fmt.Sprintf("version %d of the cluster's settings is not in force: %v", d.Settings.Version, err)
+		s.warning.Store(&text)
+		s.config.Log.Error("the cluster's settings cannot be used; those of before stay in force", "version", d.Settings.Version, "error", err)
+		return
+	}
+	s.warning.Store(nil)
+	s.settings.Store(&settings)
+}
+
+// lineLog passes the HTTP server's complaints (broken handshakes, mostly) on.
+type lineLog struct{ log *slog.Logger }
+
+var _ io.Writer = lineLog{}
+
+func (l lineLog) Write(b []byte) (int, error) {
+	l.log.Debug("http", "message", strings.TrimSpace(string(b)))
+	return len(b), nil
+}

@@ -30,6 +30,9 @@ func main() {
 	d := &demo{ctx: ctx, out: os.Stdout}
 	err := d.run(*stay)
 	if d.host != nil {
+		if err != nil && ctx.Err() == nil {
+			d.explain()
+		}
 		err = errors.Join(err, d.host.Close())
 	}
 	if err != nil {

@@ -83,6 +83,14 @@ func (d *demo) local(command ...string) error {
 	return nil
 }
 
+// explain shows what the daemons said, after something went wrong.
+func (d *demo) explain() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, _, _ := d.host.Exec(ctx, "systemctl --no-pager --no-legend --plain list-units --all 'levelrail*'; journalctl --no-pager -n 80 -o short-precise -u 'levelrail*'")
+	fmt.Fprintf(d.out, "\nUnits and journal of the host:\n%s\n", out)
+}
+
 // safe makes a writer that several goroutines may use.
 type safe struct {
 	mu sync.Mutex

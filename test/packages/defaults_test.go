@@ -9,13 +9,15 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/agent"
+	"github.com/levelrail/levelrail/controlplane"
 )
 
 // TestDefaultsFilesNameEverySetting: /etc/default/levelrail-* explains each setting of its daemon, in a comment, and none
 // that the daemon does not have.
 func TestDefaultsFilesNameEverySetting(t *testing.T) {
 	for file, settings := range map[string]any{
-		"levelrail-agent": agent.Settings{},
+		"levelrail-agent":  agent.Settings{},
+		"levelrail-server": controlplane.Settings{},
 	} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", "..", "packaging", "etc", "default", file))

@@ -29,13 +29,15 @@ var watchable = map[Door][]string{
 	DoorAgent:   {wire.WatchAssignment, wire.WatchLogRequest},
 }
 
-type watching struct {
+// WatchQuery is what both ways of watching take. It is exported for huma, which does not look into an embedded type that
+// is not.
+type WatchQuery struct {
 	After string `query:"after" maxLength:"128" doc:"the token of the last line seen; absent: everything, from reset to synced, then changes"`
 	Kinds string `query:"kinds" maxLength:"128" required:"true" doc:"model, node: one or both, with a comma between" example:"model"`
 	ID    string `query:"id" maxLength:"256" doc:"only the object of this id: a model's name, a node's id or name"`
 }
 
-func (s *Server) getWatch(ctx context.Context, in *watching) (*streamed, error) {
+func (s *Server) getWatch(ctx context.Context, in *WatchQuery) (*streamed, error) {
 	if door := callerOf(ctx).door; door == DoorAgent || door == DoorGateway {
 		return nil, levelrail.Errorf(levelrail.ErrInvalid, "on this socket a watch says who follows").WithNext("POST /api/v1/watch with the id in the body")
 	}
@@ -47,13 +49,13 @@ func (s *Server) getWatch(ctx context.Context, in *watching) (*streamed, error) 
 }
 
 func (s *Server) postWatch(ctx context.Context, in *struct {
-	watching
+	WatchQuery
 	Body struct {
 		wire.WatchGateway
 		NodeID string `json:"node_id,omitempty"`
 	}
 }) (*streamed, error) {
-	w, err := s.newWatch(ctx, &in.watching)
+	w, err := s.newWatch(ctx, &in.WatchQuery)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ type watch struct {
 	keys    *raftstore.Subscription // of a watch with route_key
 }
 
-func (s *Server) newWatch(ctx context.Context, in *watching) (*watch, error) {
+func (s *Server) newWatch(ctx context.Context, in *WatchQuery) (*watch, error) {
 	w := &watch{s: s, caller: callerOf(ctx), id: in.ID, after: in.After}
 	allowed := watchable[w.caller.door]
 	for k := range strings.SplitSeq(in.Kinds, ",") {

@@ -34,7 +34,7 @@ func Status(d *Desired, o ledger.Snapshot, m levelrail.Model) levelrail.Conditio
 	if r.Revision != m.Revision {
 		if _, v := d.reserve(o, m, r, nil); v != nil {
 			c := v.condition(m)
-			c.Message += fmt.Sprintf("; revision %d stays as it is meanwhile", r.Revision)
+			c.Message = join(c.Message, fmt.Sprintf("revision %d stays as it is meanwhile", r.Revision))
 			return c
 		}
 		return levelrail.Condition{Reason: levelrail.Starting, Message: fmt.Sprintf("revision %d is being handed to the node %s", m.Revision, node.Name), Since: m.Stamp.UpdatedAt}
@@ -43,9 +43,26 @@ func Status(d *Desired, o ledger.Snapshot, m levelrail.Model) levelrail.Conditio
 		return levelrail.Condition{Reason: levelrail.Pending, Message: fmt.Sprintf("the node %s has not taken it up yet", node.Name), Since: r.Stamp.UpdatedAt}
 	}
 	// A word about the revision or the run of before says nothing about what is wanted now, unless the node said it since.
+	c := status.Condition
 	behind := status.Revision != r.Revision || status.Restarts < r.Restarts || r.Restarts < m.Restarts
-	if behind && (status.Condition.Ready || status.Condition.Since.Before(r.Stamp.UpdatedAt)) {
-		return levelrail.Condition{Reason: levelrail.Starting, Message: fmt.Sprintf("the node %s has yet to start revision %d", node.Name, r.Revision), Since: r.Stamp.UpdatedAt}
+	if behind && (c.Reason == levelrail.ModelLoaded || c.Since.Before(r.Stamp.UpdatedAt)) {
+		c = levelrail.Condition{Ready: c.Ready, Reason: levelrail.Starting, Message: fmt.Sprintf("the node %s has yet to start revision %d", node.Name, r.Revision), Since: r.Stamp.UpdatedAt}
 	}
-	return status.Condition
+	// An agent's Ready says that something serves; a model's, that what is wanted does.
+	if c.Ready && c.Reason != levelrail.ModelLoaded {
+		c.Ready = false
+		if status.Revision != r.Revision {
+			c.Message = join(c.Message, fmt.Sprintf("revision %d serves meanwhile", status.Revision))
+		} else {
+			c.Message = join(c.Message, "the engine that runs serves meanwhile")
+		}
+	}
+	return c
+}
+
+func join(message, more string) string {
+	if message == "" {
+		return more
+	}
+	return message + "; " + more
 }

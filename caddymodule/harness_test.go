@@ -179,7 +179,9 @@ func (h *host) do(method, path, body string, headers ...string) (*http.Response,
 	return resp, string(b)
 }
 
-var httpClient = &http.Client{Timeout: 20 * time.Second}
+// httpClient takes a new connection for each request: Caddy closes kept ones on a reload, and a request on its way then
+// sees a reset that says nothing of the handler.
+var httpClient = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // refused sends a request and holds the refusal against a status and a code.
 func (h *host) refused(resp *http.Response, body string, status int, code string) {

@@ -64,11 +64,10 @@ func (h *host) table() *route.Table {
 	return v.(*shared).link.Table()
 }
 
-// stop ends Caddy, and the client's connections to it.
+// stop ends Caddy.
 func (h *host) stop() {
 	h.t.Helper()
 	if err := caddy.Stop(); err != nil {
 		h.t.Fatal(err)
 	}
-	httpClient.CloseIdleConnections()
 }

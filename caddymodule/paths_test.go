@@ -26,7 +26,11 @@ func (h *host) raw(limit time.Duration, request string) (*http.Response, string)
 		h.t.Fatal(err)
 	}
 	method, _, _ := strings.Cut(request, " ")
-	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, &http.Request{Method: method})
+	for err == nil && resp.StatusCode == http.StatusContinue {
+		resp, err = http.ReadResponse(r, &http.Request{Method: method})
+	}
 	if err != nil {
 		h.t.Errorf("no answer within %s to %.60q: %v", limit, request, err)
 		return &http.Response{Header: http.Header{}}, ""

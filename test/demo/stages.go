@@ -21,7 +21,7 @@ const (
 	repository = "levelrail-test/SmolLM2-135M-Instruct-GGUF"
 	hub        = "http://127.0.0.1:8099"
 	gateway    = "http://127.0.0.1:7421"
-	question   = "What is the capital of France?"
+	question   = "What is 2 + 2?"
 )
 
 // prepare builds and fetches side by side: one wants the processor, the other the network.
@@ -161,7 +161,7 @@ func (d *demo) ask() error {
 
 	fmt.Fprintf(d.out, "With a wrong key nothing reaches the engine:\n\n")
 	wrong := "lr-" + strings.Repeat("0", 64)
-	out, err = d.sh(0, request(wrong, `-w 'status %{http_code}\n' `, stream))
+	out, err = d.sh(0, request(wrong, `-w '\nstatus %{http_code}\n' `, stream))
 	if err != nil {
 		return err
 	}

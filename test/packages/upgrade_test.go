@@ -203,3 +203,32 @@ func TestPurgingOnePackageLeavesTheOthersClosed(t *testing.T) {
 		h.WaitActive(s)
 	}
 }
+
+// TestBackupIsTheDirectoryAndTheKey: what docs/operate.md says: a copy of the server's directory, put into a fresh
+// installation, has everything, and the master key with it opens the secrets.
+func TestBackupIsTheDirectoryAndTheKey(t *testing.T) {
+	t.Parallel()
+	h := install(t, hosttest.Trixie, "levelrail-cli", "levelrail-server")
+	h.Run(`
+levelrail tokens create --name kept --ability read
+systemctl stop 'levelrail-server*'
+cp -a /var/lib/levelrail/server /root/backup`)
+	h.Apt("purge", "levelrail-server")
+	h.InstallDebs(debs(t, "levelrail-server")...)
+	h.WaitActive("levelrail-server.service")
+	if out := h.Run("levelrail tokens list --json"); strings.Contains(out, "kept") {
+		t.Fatalf("a purge kept the state: %s", out)
+	}
+	before := h.Run("levelrail status --json | jq -r .cluster_id")
+	h.Run(`
+systemctl stop 'levelrail-server*'
+rm -r /var/lib/levelrail/server
+cp -a /root/backup /var/lib/levelrail/server
+chown -R levelrail: /var/lib/levelrail/server
+systemctl start levelrail-server`)
+	h.WaitActive("levelrail-server.service")
+	h.Run("levelrail tokens list --json | grep -q kept")
+	if after := h.Run("levelrail status --json | jq -r .cluster_id"); after == before || after == "null\n" {
+		t.Errorf("the restored server is of cluster %s, the fresh one was of %s", after, before)
+	}
+}

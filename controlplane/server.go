@@ -39,6 +39,9 @@ type Config struct {
 	Log    *slog.Logger
 	// Ready is called once when the server answers, with the address of its TLS port ("" for none).
 	Ready func(tlsAddress string)
+
+	open      func(ctx context.Context, c raftstore.Config) (*raftstore.Store, error) // raftstore.Open, in memory in tests
+	heartbeat time.Duration                                                           // of watches
 }
 
 // Server is one control plane.
@@ -53,6 +56,9 @@ type Server struct {
 
 // New reads the settings and opens nothing.
 func New(c Config) (*Server, error) {
+	if c.open == nil {
+		c.open = raftstore.Open
+	}
 	s := &Server{config: c, dir: stateDirectory}
 	if dirs := c.Getenv("STATE_DIRECTORY"); dirs != "" {
 		s.dir, _, _ = strings.Cut(dirs, ":")
@@ -114,7 +120,7 @@ func (s *Server) Run(ctx context.Context) error {
 		keyFile = s.masterKeyFile()
 	}
 	api := httpapi.New(httpapi.Options{
-		Store: store, Reader: reader, Ledger: reports, Board: board, Sealer: sealer, World: world, Clock: time.Now, Log: s.config.Log,
+		Store: store, Reader: reader, Ledger: reports, Board: board, Sealer: sealer, World: world, Clock: time.Now, Log: s.config.Log, Heartbeat: s.config.heartbeat,
 		MaxKeys: func() int { return s.settings.Load().MaxKeys },
 		Facts: func() httpapi.Facts {
 			f := httpapi.Facts{StartedAt: began.UTC(), TLSAddress: address, CAFile: ca.Path(), CAPEM: ca.PEM(), MadeKeyFile: keyFile}
@@ -198,7 +204,7 @@ func (s *Server) openStore(ctx context.Context) (*raftstore.Store, error) {
 	opening, opened := context.WithCancel(ctx)
 	defer opened()
 	go extendStart(opening)
-	store, err := raftstore.Open(ctx, raftstore.Config{Dir: filepath.Join(s.dir, "store"), Logger: s.config.Log})
+	store, err := s.config.open(ctx, raftstore.Config{Dir: filepath.Join(s.dir, "store"), Logger: s.config.Log})
 	if err != nil {
 		return nil, fmt.Errorf("open the store: %w", err)
 	}

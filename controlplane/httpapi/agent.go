@@ -84,7 +84,7 @@ func (s *Server) agentReport(_ context.Context, in *struct{ Body wire.Report }) 
 
 // agentHubToken opens a model's token for the node that downloads it, and for no other.
 func (s *Server) agentHubToken(_ context.Context, in *struct {
-	named
+	Named
 	NodeID string `query:"node_id" required:"true" maxLength:"80"`
 }) (*body[wire.HubToken], error) {
 	d, err := s.read()

@@ -18,7 +18,7 @@ import (
 )
 
 type deploying struct {
-	once
+	Once
 	Body wire.Deploy
 }
 
@@ -170,8 +170,8 @@ func (s *Server) notes(d *reconcile.Desired, m levelrail.Model) []string {
 }
 
 type updating struct {
-	named
-	once
+	Named
+	Once
 	Body wire.Update
 }
 

@@ -68,6 +68,8 @@ type Options struct {
 	Facts   func() Facts
 	Clock   func() time.Time
 	Log     *slog.Logger
+
+	Heartbeat time.Duration // between heartbeats of a watch, default 10 s
 }
 
 // Server answers the API. Handler gives the way in for each door.
@@ -82,6 +84,9 @@ type Server struct {
 
 // New returns a server with all routes registered. It starts nothing.
 func New(o Options) *Server {
+	if o.Heartbeat == 0 {
+		o.Heartbeat = heartbeat
+	}
 	s := &Server{o: o, mux: http.NewServeMux(), logs: newLogHub(), stopping: make(chan struct{})}
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -267,12 +272,13 @@ type statusBody[T any] struct {
 // none is a request without parameters.
 type none struct{}
 
-// named is a request about a model.
-type named struct {
+// Named is a request about a model. It and the other parts of requests have upper-case names because huma passes over
+// embedded parts that have not.
+type Named struct {
 	Name string `path:"name" maxLength:"128" doc:"the model's name"`
 }
 
-// once is part of every request that writes.
-type once struct {
+// Once is part of every request that writes.
+type Once struct {
 	IdempotencyKey string `header:"Idempotency-Key" maxLength:"128" doc:"A write that is sent again with the same key within a day is done once, and answered as the first time."`
 }

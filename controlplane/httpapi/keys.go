@@ -55,7 +55,7 @@ func newKey(d *reconcile.Desired, id, text string) (*wire.NewKey, error) {
 	return &wire.NewKey{Key: view.Key(k), Secret: text}, nil
 }
 
-func (s *Server) listKeys(_ context.Context, in *named) (*body[wire.List[wire.Key]], error) {
+func (s *Server) listKeys(_ context.Context, in *Named) (*body[wire.List[wire.Key]], error) {
 	d, err := s.read()
 	if err != nil {
 		return nil, err
@@ -75,8 +75,8 @@ func (s *Server) listKeys(_ context.Context, in *named) (*body[wire.List[wire.Ke
 }
 
 func (s *Server) createKey(ctx context.Context, in *struct {
-	named
-	once
+	Named
+	Once
 	Body wire.CreateKey
 }) (*body[wire.NewKey], error) {
 	d, err := s.read()
@@ -118,8 +118,8 @@ func (s *Server) createKey(ctx context.Context, in *struct {
 }
 
 func (s *Server) revokeKey(ctx context.Context, in *struct {
-	named
-	once
+	Named
+	Once
 	ID string `path:"id" maxLength:"64"`
 }) (*body[wire.Key], error) {
 	d, err := s.read()
@@ -189,7 +189,7 @@ func (s *Server) listTokens(context.Context, *none) (*body[wire.List[wire.Token]
 }
 
 func (s *Server) createToken(ctx context.Context, in *struct {
-	once
+	Once
 	Body wire.CreateToken
 }) (*body[wire.NewToken], error) {
 	if err := checkLabel("token", in.Body.Name); err != nil {
@@ -227,7 +227,7 @@ func (s *Server) createToken(ctx context.Context, in *struct {
 }
 
 func (s *Server) revokeToken(ctx context.Context, in *struct {
-	once
+	Once
 	ID string `path:"id" maxLength:"64"`
 }) (*body[wire.Token], error) {
 	d, _, err := s.propose(ctx, s.by(ctx, in.IdempotencyKey, "revoke-token", in.ID), command.TokenRevoke{ID: in.ID})

@@ -104,7 +104,7 @@ func (h *logHub) find(id string) *logSession {
 }
 
 type logWish struct {
-	named
+	Named
 	Lines  int    `query:"lines" minimum:"1" maximum:"100000" default:"100" doc:"the newest so many"`
 	Follow bool   `query:"follow" doc:"go on with new ones"`
 	Since  string `query:"since" maxLength:"64" pattern:"^[0-9A-Za-z :+.-]*$" doc:"as journalctl takes it"`

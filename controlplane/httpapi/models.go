@@ -63,7 +63,7 @@ func (s *Server) model(d *reconcile.Desired, name string) (wire.Model, error) {
 	return s.o.World(d).Model(m), nil
 }
 
-func (s *Server) getModel(_ context.Context, in *named) (*body[wire.Model], error) {
+func (s *Server) getModel(_ context.Context, in *Named) (*body[wire.Model], error) {
 	d, err := s.read()
 	if err != nil {
 		return nil, err
@@ -74,8 +74,8 @@ func (s *Server) getModel(_ context.Context, in *named) (*body[wire.Model], erro
 
 // changing is a request that changes a model and has no body.
 type changing struct {
-	named
-	once
+	Named
+	Once
 }
 
 // job is a new job of a model; its id follows from the idempotency key where there is one.
@@ -122,8 +122,8 @@ func (s *Server) restartModel(ctx context.Context, in *changing) (*body[wire.Cha
 
 // setToken is the body of a new hub token.
 type setToken struct {
-	named
-	once
+	Named
+	Once
 	Body wire.HubToken
 }
 

@@ -153,7 +153,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 		select {
 		case <-views.Next():
 			views = w.s.o.Board.Views()
-		case <-time.After(heartbeat):
+		case <-time.After(w.s.o.Heartbeat):
 		case <-w.s.stopping:
 			return stopping
 		case <-ctx.Done():
@@ -204,7 +204,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	}
 	fresh := w.keys != nil && token == "" // the reset has been sent
 
-	beat := time.NewTicker(heartbeat)
+	beat := time.NewTicker(w.s.o.Heartbeat)
 	defer beat.Stop()
 	for {
 		select {

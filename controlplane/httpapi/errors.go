@@ -48,6 +48,7 @@ func (e *withStatus) Error() string { return e.err.Error() }
 func (e *withStatus) Unwrap() error { return e.err }
 
 func init() {
+	huma.ValidateStrictCasing = true // "Name" is no field of ours
 	// huma makes its own refusals (validation, unreadable bodies) through this, and hands on what handlers return.
 	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
 		if status == http.StatusInternalServerError && len(errs) == 1 && errs[0] != nil {

@@ -38,10 +38,7 @@ func TestForms(t *testing.T) {
 	key := h.cp.newKey("key_speech", "speech")
 	narrow := levelrail.NewSecret("lr")
 	h.cp.putKey(wire.RouteKey{ID: "key_narrow", SHA256: levelrail.HashSecret(narrow), Prefix: narrow[:8], Models: []string{"speech"}, AllowModels: []string{"speech"}})
-	h.eventually("the keys are there", func() bool {
-		resp, _ := h.do("GET", "/v1/models", "", "Authorization", "Bearer "+narrow)
-		return resp.StatusCode == 200
-	})
+	h.caughtUp()
 	const path = "/v1/audio/transcriptions"
 	for _, c := range []struct {
 		name, model, key, host string
@@ -91,7 +88,7 @@ func TestStalledReader(t *testing.T) {
 	r := h.route("chat")
 	r.Limits.IdleTimeout = 1
 	h.cp.putRoute(r)
-	h.eventually("the limit is there", func() bool { m, _ := h.table().Model("chat"); return m.Limits.IdleTimeout == 1 })
+	h.caughtUp()
 	h.engine.on(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		piece := "data: " + strings.Repeat("x", 60<<10) + "\n\n"

@@ -1,10 +1,13 @@
 package caddymodule
 
 import (
+	"encoding/hex"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -70,4 +73,35 @@ func (h *host) stop() {
 	if err := caddy.Stop(); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// caughtUp waits until the gateway's table is what the control plane has.
+func (h *host) caughtUp() {
+	h.t.Helper()
+	h.eventually("the gateway has the newest routes and keys", func() bool {
+		h.cp.mu.Lock()
+		defer h.cp.mu.Unlock()
+		table := h.table()
+		if models, keys := table.Len(); models != len(h.cp.routes) || keys != len(h.cp.keys) {
+			return false
+		}
+		for name, want := range h.cp.routes {
+			m, ok := table.Model(name)
+			if !ok {
+				return false
+			}
+			got := m.Wire()
+			got.CreatedAt, want.CreatedAt = time.Time{}, time.Time{} // the same moment has several forms
+			if !reflect.DeepEqual(got, want) {
+				return false
+			}
+		}
+		for _, want := range h.cp.keys {
+			sum, _ := hex.DecodeString(want.SHA256)
+			if k, ok := table.Key(route.Hash(sum)); !ok || k.ID != want.ID {
+				return false
+			}
+		}
+		return true
+	})
 }

@@ -70,10 +70,7 @@ func TestOrder(t *testing.T) {
 	limited := levelrail.NewSecret("lr")
 	h.cp.putKey(wire.RouteKey{ID: "key_p", SHA256: levelrail.HashSecret(limited), Prefix: limited[:8], Models: []string{"chat"},
 		AllowPaths: []string{"/v1/chat/completions", "/v1/models"}, AllowModels: []string{"other"}})
-	h.eventually("the last key is there", func() bool {
-		resp, _ := h.do("GET", "/v1/models", "", "Authorization", "Bearer "+limited)
-		return resp.StatusCode == 200
-	})
+	h.caughtUp()
 
 	h.engine.on(nil)
 	long := `{"model":"narrow","messages":"` + strings.Repeat("x", 200) + `"}`
@@ -142,7 +139,7 @@ func TestSlots(t *testing.T) {
 	r := h.route("chat")
 	r.Limits.MaxInflight = 1
 	h.cp.putRoute(r)
-	h.eventually("the limit is there", func() bool { m, _ := h.table().Model("chat"); return m.Limits.MaxInflight == 1 })
+	h.caughtUp()
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
 	h.engine.on(blockUntil(entered, leave))
 	first := make(chan int)
@@ -182,10 +179,7 @@ func TestSeveralModels(t *testing.T) {
 	h.cp.putRoute(second)
 	both := h.cp.newKey("key_both", "chat", "second")
 	auth := []string{"Authorization", "Bearer " + both}
-	h.eventually("the key is there", func() bool {
-		resp, _ := h.do("GET", "/v1/models", "", auth...)
-		return resp.StatusCode == 200
-	})
+	h.caughtUp()
 	for _, c := range []struct {
 		path, body string
 		status     int

@@ -163,7 +163,7 @@ func TestModelIDs(t *testing.T) {
 	h := newHost(t)
 	names := []string{"org/name-7b", "org/name-GGUF:Q4_K_M", "hf.co/org/name:Q4_K_M", "llama3.1:8b", "user@place/x"}
 	h.cp.putRoute(h.route("chat", names...))
-	h.eventually("the names are there", func() bool { _, b := h.do("GET", "/v1/models", ""); return strings.Contains(b, "user@place") })
+	h.caughtUp()
 	_, body := h.do("GET", "/v1/models", "")
 	var list struct {
 		Object string

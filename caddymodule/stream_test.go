@@ -236,7 +236,7 @@ func TestTimeouts(t *testing.T) {
 	r := h.route("chat")
 	r.Limits.HeaderTimeout, r.Limits.IdleTimeout = 1, 1
 	h.cp.putRoute(r)
-	h.eventually("the limits are there", func() bool { m, _ := h.table().Model("chat"); return m.Limits.IdleTimeout == 1 })
+	h.caughtUp()
 	h.engine.on(blockUntil(make(chan struct{}, 1), nil))
 	began := time.Now()
 	resp, body := h.do("POST", chatPath, chatBody, "X-Request-Id", "header-timeout")

@@ -22,6 +22,9 @@ const crashes = 2
 func (a *Agent) judge(ctx context.Context, s *state, now time.Time) {
 	for _, r := range keys(s.want, s.have) {
 		want, wanted := s.want[r]
+		if !wanted && !s.synced {
+			continue // nobody has said yet whether it is wanted
+		}
 		have, t := s.have[r], s.track(r)
 		if t.served > have.Engine.Restarts { // the unit was started by somebody, and systemd counts anew
 			t.served = 0

@@ -192,8 +192,12 @@ func (s *state) world(now time.Time) World {
 // newcomer is how long an agent that has just started may keep its first report back.
 const newcomer = 5 * time.Second
 
-// knows tells that every engine that runs has been asked once: a report before that would call engines that serve dead.
+// knows tells that the agent can say how the node stands: it has heard what is wanted, and every engine that runs has been
+// asked once. A report before that would call engines that serve dead.
 func (s *state) knows(now time.Time) bool {
+	if !s.synced {
+		return false
+	}
 	if now.Sub(s.began) > newcomer {
 		return true
 	}

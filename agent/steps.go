@@ -53,7 +53,8 @@ func steps(w World) []Step {
 	for _, r := range keys(w.Want, w.Have) {
 		want, wanted := w.Want[r]
 		have := w.Have[r]
-		running := have.Engine.Running() || have.Socket.Running() || have.Door.Running()
+		running := have.Engine.Running()
+		anything := running || have.Socket.Running() || have.Door.Running() // a door may be open without its engine
 		file, written := have.Files[systemd.EngineUnit(r)]
 		stop := func(do Verb, why string) {
 			waiting = true
@@ -62,12 +63,12 @@ func steps(w World) []Step {
 			}
 		}
 		switch {
-		case !wanted && running:
+		case !wanted && anything:
 			stop(Retire, "it is no longer assigned to this node")
 		case !wanted && !have.Busy && (len(have.Files) > 0 || have.Applied != nil):
 			rest = append(rest, Step{Remove, r, "it is no longer assigned to this node"})
 		case !wanted:
-		case !want.Assignment.Run && (running || have.Enabled):
+		case !want.Assignment.Run && (anything || have.Enabled):
 			stop(Retire, "it is to be asleep")
 		case !want.Assignment.Run || want.Lack != nil || want.Missing != "":
 			// Nothing to do here: what runs goes on running until it can be replaced.

@@ -480,6 +480,42 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestSameFileAtOnce: two fetches of one file of the node, and a third of a copy of it, store it once.
+func TestSameFileAtOnce(t *testing.T) {
+	w := newWorld(t, 3_000_000)
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	errs := make([]error, 6)
+	path := func(i int) string { return filepath.Join(dir, fmt.Sprintf("m%d.gguf", i/2)) }
+	for i := range errs {
+		if err := os.WriteFile(path(i), w.data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range errs {
+		s := w.spec(fmt.Sprintf("f%d", i), path(i))
+		w.dir(s)
+		wg.Go(func() { errs[i] = w.fetch(t.Context(), s) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	blob, err := os.Stat(w.store.blob(sumOf(w.data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range errs {
+		info, err := os.Stat(filepath.Join(w.store.Set(fmt.Sprintf("f%d", i)), fmt.Sprintf("m%d.gguf", i/2)))
+		if err != nil || !os.SameFile(info, blob) {
+			t.Errorf("f%d is stored apart: %v", i, err)
+		}
+	}
+	if left := w.leftovers(); len(left) != 0 {
+		t.Errorf("left over: %q", left)
+	}
+}
+
 func (w *world) makeDir(name string) string {
 	path := filepath.Join(w.t.TempDir(), name)
 	if err := os.Mkdir(path, 0o755); err != nil {

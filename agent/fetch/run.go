@@ -251,6 +251,12 @@ func (j *job) copyIn(ctx context.Context, l Local, want string, tell func(phase 
 		return &Failure{Reason: levelrail.DownloadFailed, Message: fmt.Sprintf("%s has the checksum %s, not the expected %s", l.Path, got, want),
 			Next: "put the right file there, or give its checksum with levelrail models update", RetryAfter: fileRetry}
 	}
+	k := key("", "file:"+l.Path)
+	unlock, err := j.store.lock(ctx, k, func() { tell("copying", 0) })
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	// A file of the same size in the store may be this one: reading it costs less than storing it twice.
 	if want == "" && j.store.hasSize(l.Bytes) || want != "" && j.store.has(want, l.Bytes) {
 		got, err := sum(ctx, l.Path, func(n int64) { tell("verifying", n) })
@@ -267,12 +273,6 @@ func (j *job) copyIn(ctx context.Context, l Local, want string, tell func(phase 
 	if err := j.store.room(l.Bytes); err != nil {
 		return "", err
 	}
-	k := key("", "file:"+l.Path)
-	unlock, err := j.store.lock(ctx, k, func() {})
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	j.rec.began(k)
 	partial := j.store.partial(k)
 	got, err := clone(ctx, l.Path, partial, func(n int64) { tell("copying", n) })

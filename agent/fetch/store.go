@@ -115,8 +115,20 @@ func (s Store) keep(path, sum string) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(path, s.blob(sum)); err != nil {
-		return err
+	if path != s.blob(sum) {
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		// Another fetch may have brought the same content from elsewhere: then that one stays, since sets are linked to it.
+		if err := os.Link(path, s.blob(sum)); errors.Is(err, fs.ErrExist) && !s.has(sum, info.Size()) {
+			return os.Rename(path, s.blob(sum)) // what stood there was cut short
+		} else if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
 	}
 	return syncDir(s.blobs())
 }

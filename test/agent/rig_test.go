@@ -120,7 +120,8 @@ func (r *rig) serve() {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		r.hub, err = hubstub.New(hubstub.Options{Repos: []hubstub.Repo{{ID: repository, Files: map[string]string{fixtures.WeightsFile: weights}}}})
+		r.hub, err = hubstub.New(hubstub.Options{Repos: []hubstub.Repo{{ID: repository, Files: map[string]string{fixtures.WeightsFile: weights}}},
+			Tokens: map[string]hubstub.User{"hf_TopSecretToken": {Name: "tester"}}})
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -24,18 +24,21 @@ func (r *refusal) GetStatus() int { return r.status }
 
 // Schema is the refusal in the OpenAPI document.
 func (r *refusal) Schema(reg huma.Registry) *huma.Schema {
-	kinds := []any{}
-	for _, k := range []levelrail.ErrorKind{levelrail.ErrInvalid, levelrail.ErrUnauthorized, levelrail.ErrForbidden, levelrail.ErrNotFound, levelrail.ErrConflict,
-		levelrail.ErrRefused, levelrail.ErrUnavailable, levelrail.ErrTimeout, levelrail.ErrInternal} {
-		kinds = append(kinds, string(k))
+	if _, there := reg.Map()["Refusal"]; !there {
+		kinds := []any{}
+		for _, k := range []levelrail.ErrorKind{levelrail.ErrInvalid, levelrail.ErrUnauthorized, levelrail.ErrForbidden, levelrail.ErrNotFound, levelrail.ErrConflict,
+			levelrail.ErrRefused, levelrail.ErrUnavailable, levelrail.ErrTimeout, levelrail.ErrInternal} {
+			kinds = append(kinds, string(k))
+		}
+		reg.Map()["Refusal"] = &huma.Schema{Type: huma.TypeObject, Required: []string{"error"}, AdditionalProperties: false, Properties: map[string]*huma.Schema{
+			"error": {Type: huma.TypeObject, Required: []string{"kind", "message", "next"}, AdditionalProperties: false, Properties: map[string]*huma.Schema{
+				"kind":    {Type: huma.TypeString, Enum: kinds, Description: "stable, for programs"},
+				"message": {Type: huma.TypeString, Description: "one sentence for people"},
+				"next":    {Type: huma.TypeString, Description: "what to do next"},
+			}},
+		}}
 	}
-	return &huma.Schema{Type: huma.TypeObject, Required: []string{"error"}, AdditionalProperties: false, Properties: map[string]*huma.Schema{
-		"error": {Type: huma.TypeObject, Required: []string{"kind", "message", "next"}, AdditionalProperties: false, Properties: map[string]*huma.Schema{
-			"kind":    {Type: huma.TypeString, Enum: kinds, Description: "stable, for programs"},
-			"message": {Type: huma.TypeString, Description: "one sentence for people"},
-			"next":    {Type: huma.TypeString, Description: "what to do next"},
-		}},
-	}}
+	return &huma.Schema{Ref: "#/components/schemas/Refusal"}
 }
 
 // withStatus gives an error an HTTP status that its kind does not have.

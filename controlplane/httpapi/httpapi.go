@@ -124,13 +124,6 @@ func decode(data []byte, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// OpenAPI returns the document, indented.
-func OpenAPI() ([]byte, error) {
-	s := New(Options{})
-	text, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
-	return append(text, '\n'), err
-}
-
 // Stop ends all streams at once, so that a server can stop while they are followed.
 func (s *Server) Stop() { s.stop.Do(func() { close(s.stopping) }) }
 

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -16,9 +15,6 @@ import (
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
 func statusText(status int) string { return strconv.Itoa(status) }
-
-// document is the OpenAPI document as it is served.
-func (s *Server) document() ([]byte, error) { return json.Marshal(s.api.OpenAPI()) }
 
 func (s *Server) read() (*reconcile.Desired, error) {
 	d, err := s.o.Reader.Read()

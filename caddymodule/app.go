@@ -2,12 +2,16 @@ package caddymodule
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/levelrail/levelrail/caddymodule/link"
 )
 
 // App is what there is one of in a process: the link to a control plane and all that hangs on it.
@@ -17,12 +21,17 @@ type App struct {
 	// StateDir keeps the last known routes and keys, so that the gateway serves without a control plane. Default:
 	// $STATE_DIRECTORY, else /var/lib/levelrail/gateway.
 	StateDir string `json:"state_dir,omitempty"`
-	// URL is the address by which clients reach this gateway, as `levelrail models get` shows it.
+	// URL is the address by which clients reach this gateway, as `levelrail models get` shows it. Default: that of the
+	// server with this handler that listens on loopback without TLS.
 	URL string `json:"url,omitempty"`
 
 	shared *shared
-	key    sharedKey
-	log    *zap.Logger
+	serves link.Serves // as far as handlers have said
+	https  bool        // a handler listens on port 443
+	// onDemand: certificates are got for whatever domain a model has.
+	onDemand bool
+	key      sharedKey
+	log      *zap.Logger
 }
 
 // CaddyModule names the module.
@@ -98,9 +107,34 @@ func stateDir(text string) error {
 
 // Start begins to follow the control plane, unless an earlier configuration already does.
 func (a *App) Start() error {
-	a.shared.start(a.log, a.URL)
+	if a.URL != "" {
+		a.serves.URL = strings.TrimSuffix(strings.TrimRight(a.URL, "/"), "/v1") + "/v1"
+	}
+	a.serves.Public = a.https && a.onDemand
+	a.shared.start(a.log, a.serves)
 	startWatchdog(a.log)
 	return nil
+}
+
+// servedBy notes what a server with the handler means to clients. It is called while Caddy provisions, one after another.
+func (a *App) servedBy(srv *caddyhttp.Server) {
+	for _, text := range srv.Listen {
+		addr, err := caddy.ParseNetworkAddress(text)
+		if err != nil || addr.IsUnixNetwork() {
+			continue
+		}
+		encrypted := len(srv.TLSConnPolicies) > 0 || addr.StartPort == 443
+		if encrypted && addr.StartPort == 443 {
+			a.https = true
+		}
+		if ip := net.ParseIP(addr.Host); encrypted || ip == nil || !ip.IsLoopback() {
+			continue
+		}
+		url := "http://" + addr.JoinHostPort(0) + "/v1"
+		if a.serves.URL == "" || url < a.serves.URL { // servers come in no order; the choice has one
+			a.serves.URL = url
+		}
+	}
 }
 
 // Stop does nothing: requests of this configuration may still run, and the next one goes on with the same link.

@@ -41,6 +41,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.shared = app.(*App).shared
+	if srv, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
+		app.(*App).servedBy(srv)
+	}
 	return nil
 }
 

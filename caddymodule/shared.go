@@ -31,7 +31,7 @@ type shared struct {
 	engines *proxy.Engines
 	client  *client.Client
 	log     *currentLog
-	url     atomic.Pointer[string]
+	serves  atomic.Pointer[link.Serves]
 
 	started sync.Once
 	cancel  context.CancelFunc
@@ -47,20 +47,21 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 		return nil, err
 	}
 	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log)}
-	s.setURL("")
+	s.serves.Store(new(link.Serves))
 	text := slog.New(s.log.handler())
-	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, URL: func() string { return *s.url.Load() }, Log: text})
+	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text})
 	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Sink: s.log, Log: text, Now: time.Now}
 	s.link.Load()
 	return s, nil
 }
 
-func (s *shared) setURL(url string) { s.url.Store(&url) }
-
-// start follows the control plane from the first call on; later calls hand over the new configuration's log and address.
-func (s *shared) start(log *zap.Logger, url string) {
+// start follows the control plane from the first call on; later calls hand over the new configuration's log, and what it
+// serves.
+func (s *shared) start(log *zap.Logger, serves link.Serves) {
 	s.log.use(log)
-	s.setURL(url)
+	if old := s.serves.Swap(&serves); *old != serves && s.done != nil {
+		s.link.Announce()
+	}
 	s.started.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel, s.done = cancel, make(chan struct{})

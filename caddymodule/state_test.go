@@ -11,6 +11,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddytls"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/link"
+	"github.com/levelrail/levelrail/client/wire"
 )
 
 // TestReloadCutsNothing: a stream goes on over reloads, over new keys and over a route's change, with the table it began
@@ -282,3 +289,36 @@ func TestPoolIsEmpty(t *testing.T) {
 }
 
 func (h *host) tableFile() string { return filepath.Join(h.dir, "state", "table.jsonl") }
+
+// TestAnnounces: the control plane is told the address that clients use, by itself or as the Caddyfile has it, and is told
+// anew when a reload changes it or brings a public site; the watch goes on from where it was.
+func TestAnnounces(t *testing.T) {
+	h := newHost(t)
+	said := func() wire.WatchGateway {
+		h.cp.mu.Lock()
+		defer h.cp.mu.Unlock()
+		return h.cp.hello
+	}
+	if got := said(); got.URL != h.url()+"/v1" || got.Public || got.Version != levelrail.Version {
+		t.Errorf("the gateway says %+v", got)
+	}
+	h.changes = []string{"\tlevelrail {\n", "\tlevelrail {\n\t\turl https://llm.example.com/\n"}
+	h.load()
+	h.eventually("the new address is told", func() bool { return said().URL == "https://llm.example.com/v1" })
+	h.settled()
+	if w := h.cp.watched(); len(w) != 2 || !strings.HasPrefix(w[1], "lineage.") {
+		t.Errorf("the watches began after %q", w)
+	}
+	var a App
+	a.servedBy(&caddyhttp.Server{Listen: []string{":443"}})
+	a.servedBy(&caddyhttp.Server{Listen: []string{"127.0.0.1:8443"}, TLSConnPolicies: caddytls.ConnectionPolicies{{}}})
+	a.servedBy(&caddyhttp.Server{Listen: []string{":80", "unix//run/x.sock", "192.0.2.1:81"}})
+	if a.serves != (link.Serves{}) || !a.https {
+		t.Errorf("a site on 443 is %+v, https %v", a.serves, a.https)
+	}
+	a.servedBy(&caddyhttp.Server{Listen: []string{"[::1]:7421"}})
+	a.servedBy(&caddyhttp.Server{Listen: []string{"127.0.0.1:7421"}})
+	if a.serves != (link.Serves{URL: "http://127.0.0.1:7421/v1"}) {
+		t.Errorf("with a loopback site it is %+v", a.serves)
+	}
+}

@@ -29,10 +29,16 @@ type Source interface {
 // Options say what a link needs. Directory may be empty: then nothing is kept.
 type Options struct {
 	Source    Source
-	Where     string        // names the control plane in the log
-	Directory string        // the gateway's state directory, made when missing
-	URL       func() string // the address that this gateway serves, told to the control plane; may be empty
+	Where     string // names the control plane in the log
+	Directory string // the gateway's state directory, made when missing
+	Serves    func() Serves
 	Log       *slog.Logger
+}
+
+// Serves is what the gateway tells the control plane of itself.
+type Serves struct {
+	URL    string // the base address of the shared address, /v1 included; empty: not known
+	Public bool   // it has a public site, https for any host name that a model has
 }
 
 // Pauses between attempts to reach the control plane.
@@ -46,13 +52,14 @@ type Link struct {
 	o     Options
 	table atomic.Pointer[route.Table]
 	live  atomic.Bool // a watch is connected and has said everything
-	state state       // Run's alone, and Load's before it
+	again chan struct{}
+	state state // Run's alone, and Load's before it
 	save  *saver
 }
 
 // New returns a link with an empty table. It starts nothing and touches no file.
 func New(o Options) *Link {
-	l := &Link{o: o, save: newSaver(o.Directory, o.Log)}
+	l := &Link{o: o, save: newSaver(o.Directory, o.Log), again: make(chan struct{}, 1)}
 	l.state.table, l.state.log = new(route.Table), o.Log
 	l.table.Store(l.state.table)
 	return l
@@ -82,6 +89,17 @@ func (l *Link) Load() {
 	}
 }
 
+// Announce makes the link say anew what the gateway serves, which it says at the start of a watch. Nothing is lost or sent
+// twice: the watch goes on from where it was.
+func (l *Link) Announce() {
+	select {
+	case l.again <- struct{}{}:
+	default:
+	}
+}
+
+var errAnnounce = errors.New("announcing what the gateway serves")
+
 // Run follows the control plane until ctx ends, then writes what is not yet on disk and returns.
 func (l *Link) Run(ctx context.Context) {
 	done := make(chan struct{})
@@ -96,6 +114,9 @@ func (l *Link) Run(ctx context.Context) {
 		l.live.Store(false)
 		if ctx.Err() != nil {
 			return
+		}
+		if errors.Is(err, errAnnounce) {
+			continue
 		}
 		if client.IsGone(err) {
 			l.o.Log.Info("the control plane's history does not reach back to this gateway's state; reading everything anew")
@@ -118,10 +139,20 @@ func (l *Link) Run(ctx context.Context) {
 // follow watches once. synced is called each time the control plane has said everything.
 func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 	l.state.begin()
-	return l.o.Source.Watch(ctx, client.WatchOptions{
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-l.again:
+			cancel(errAnnounce)
+		}
+	}()
+	serves := l.o.Serves()
+	err := l.o.Source.Watch(ctx, client.WatchOptions{
 		After: l.state.token,
 		Kinds: []string{wire.WatchRoute, wire.WatchRouteKey},
-		Body:  wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: l.o.URL()},
+		Body:  wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: serves.URL, Public: serves.Public},
 	}, func(line wire.WatchLine) error {
 		changed := l.state.apply(line)
 		if changed {
@@ -137,6 +168,10 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 		}
 		return nil
 	})
+	if cause := context.Cause(ctx); errors.Is(cause, errAnnounce) {
+		return cause
+	}
+	return err
 }
 
 func next(err error) string {

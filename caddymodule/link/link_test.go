@@ -92,7 +92,7 @@ func keyLine(name, token string) wire.WatchLine {
 
 func newLink(src Source, dir string) (*Link, *bytes.Buffer) {
 	log := new(bytes.Buffer)
-	return New(Options{Source: src, Where: "test", Directory: dir, URL: func() string { return "http://here" }, Log: slog.New(slog.NewTextHandler(log, nil))}), log
+	return New(Options{Source: src, Where: "test", Directory: dir, Serves: func() Serves { return Serves{URL: "http://here/v1"} }, Log: slog.New(slog.NewTextHandler(log, nil))}), log
 }
 
 // content is the table in words: its models, then the keys of those asked for that are there.
@@ -175,10 +175,18 @@ func TestFollow(t *testing.T) {
 		send(reset, routeLine("newest"), keyLine("k1", ""), synced("d.1"))
 		expect("whole again", "newest k1", true)
 
+		l.Announce()
+		synctest.Wait() // without a pause
+		if w := src.watches(); w[len(w)-1].After != "d.1" {
+			t.Errorf("an announcement did not go on from d.1: %+v", w[len(w)-1])
+		}
+		send(routeLine("newest"), synced("d.1"))
+		expect("announced", "newest k1", true)
+
 		stop()
 		<-ended
 		body := src.watches()[0].Body.(wire.WatchGateway)
-		if body.URL != "http://here" || body.Version != levelrail.Version || !strings.HasPrefix(body.GatewayID, "gw_") {
+		if body.URL != "http://here/v1" || body.Version != levelrail.Version || !strings.HasPrefix(body.GatewayID, "gw_") {
 			t.Errorf("the gateway says of itself %+v", body)
 		}
 	})

@@ -74,6 +74,7 @@ func (l *loop) run(ctx context.Context) {
 		case <-changes:
 		case <-reports:
 		case <-leader:
+		case <-l.board.Asked():
 		case <-tick.C:
 		}
 	}

@@ -116,6 +116,12 @@ func TestRefusals(t *testing.T) {
 	} else {
 		a.refused(t)
 	}
+	if a := r.ask(root, "POST", "/api/v1/models/none/keys", `{"name":"x","expires_in_seconds":90.5}`); a.status != 400 {
+		t.Errorf("half a second: %d %s", a.status, a.body)
+	}
+	if a := r.ask(root, "POST", "/api/v1/models/none/keys", `{"name":"x","expires_in_seconds":9.0e1}`); a.status != 404 {
+		t.Errorf("a whole number with a fraction of 0: %d %s", a.status, a.body)
+	}
 	if a := r.ask(root, "PATCH", "/api/v1/models", ""); a.header.Get("Allow") == "" {
 		t.Error("405 without Allow")
 	}

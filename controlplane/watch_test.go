@@ -259,6 +259,7 @@ func TestLogs(t *testing.T) {
 	if err := <-done; levelrail.KindOf(err) != levelrail.ErrUnavailable {
 		t.Errorf("after the agent broke off: %v", err)
 	}
+	eventually(t, "the request is taken back", func() bool { return !n.watch.has(wire.WatchLogRequest + "/" + q.ID) })
 	if err := r.agent.PostLogs(ctx, q.ID, func(ctx context.Context, _ func(wire.LogLine) error) error { <-ctx.Done(); return ctx.Err() }); levelrail.KindOf(err) != levelrail.ErrNotFound {
 		t.Errorf("lines that nobody waits for: %v", err)
 	}

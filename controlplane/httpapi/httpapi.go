@@ -9,15 +9,19 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"path"
 	"runtime/debug"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,12 +120,47 @@ func encode(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// decode reads one JSON document and nothing after it. Unknown fields are found by the schema.
+// decode reads one JSON document and nothing after it. Unknown fields are found by the schema. 90.0 is a whole number, as
+// JSON Schema has it.
 func decode(data []byte, v any) error {
 	if !json.Valid(data) {
 		return errors.New("this is not one JSON document")
 	}
-	return json.Unmarshal(data, v)
+	err := json.Unmarshal(data, v)
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) || !strings.HasPrefix(wrong.Value, "number") {
+		return err
+	}
+	var any any
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if d.Decode(&any) != nil {
+		return err
+	}
+	whole, marshalErr := json.Marshal(wholeNumbers(any))
+	if marshalErr != nil {
+		return err
+	}
+	return json.Unmarshal(whole, v)
+}
+
+// wholeNumbers writes numbers without a fraction as integers.
+func wholeNumbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = wholeNumbers(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = wholeNumbers(v[i])
+		}
+	case json.Number:
+		if f, err := v.Float64(); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+			return json.Number(strconv.FormatInt(int64(f), 10))
+		}
+	}
+	return v
 }
 
 // Stop ends all streams at once, so that a server can stop while they are followed.

@@ -22,7 +22,8 @@ func constraints() map[string]constraint {
 	}
 	name := constraint{"pattern": "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", "examples": []any{"chat"}}
 	engineName := constraint{"enum": toAny(engine.Names())}
-	source := constraint{"minLength": 1, "maxLength": 512, "examples": []any{"bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M", "llama3.1:8b", "/srv/models/own.gguf"}}
+	source := constraint{"minLength": 1, "maxLength": 512, "examples": []any{"bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M"},
+		"description": "org/name, org/name-GGUF:QUANT, an Ollama tag such as llama3.1:8b, or /path/to/file.gguf on the node; which of them is the engine's to say"}
 	commit := constraint{"pattern": "^([0-9A-Za-z][0-9A-Za-z._/-]{0,127})?$", "description": "pins a revision of the repository"}
 	sum := constraint{"pattern": "^([0-9A-Fa-f]{64})?$", "description": "SHA-256 of a single weights file"}
 	domain := constraint{"maxLength": 254, "examples": []any{"llm.example.com"}}
@@ -35,7 +36,7 @@ func constraints() map[string]constraint {
 		"Deploy.node":             {"maxLength": 256, "description": "id or name; absent: the control plane's own host"},
 		"Deploy.residency":        {"enum": []any{"", string(levelrail.ResidencyAlways)}},
 		"Deploy.idle_ttl_seconds": {"const": 0},
-		"Deploy.hf_token":         {"maxLength": 4096, "writeOnly": true, "description": "sealed at once and never returned"},
+		"Deploy.hf_token":         {"maxLength": 4096, "pattern": `^[\x21-\x7e]*$`, "writeOnly": true, "description": "sealed at once and never returned"},
 		"Deploy.idempotency_key":  {"maxLength": 128, "description": "as the header Idempotency-Key, which wins"},
 		"Deploy.served_names":     {"maxItems": maxServedNames, "description": "further names by which clients may call the model"},
 		"Deploy.options":          options, "Update.options": options,
@@ -43,7 +44,7 @@ func constraints() map[string]constraint {
 		"Update.served_names": {"maxItems": maxServedNames},
 		"CreateKey.name":      labelled, "CreateKey.expires_in_seconds": until, "CreateToken.name": labelled, "CreateToken.expires_in_seconds": until,
 		"CreateToken.abilities": {"type": "array", "minItems": 1, "items": map[string]any{"type": "string", "enum": abilities}},
-		"HubToken.hf_token":     {"maxLength": 4096, "writeOnly": true, "description": "empty: take the old one away"},
+		"HubToken.hf_token":     {"maxLength": 4096, "pattern": `^[\x21-\x7e]*$`, "writeOnly": true, "description": "empty: take the old one away"},
 		"GPURequest.mode":       {"enum": []any{"", "all", "count", "devices", "none"}, "description": "absent or empty: all, which is NoGPUOnNode on a node without GPUs"},
 		"GPURequest.count":      {"minimum": 0, "maximum": 1024, "description": "with the mode count: 1 or more"},
 		"GPURequest.devices":    {"description": "with the mode devices: indexes or UUIDs"},

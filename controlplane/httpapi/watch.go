@@ -144,20 +144,29 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	}
 	stopping := levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping").WithNext("watch again in a few seconds")
 
-	// Before anything was worked out, nothing could be told: the first lines would say that there is nothing.
-	views := w.s.o.Board.Views()
-	for views.Index == 0 {
-		if err := out.send(true, wire.WatchLine{Type: wire.WatchHeartbeat}); err != nil {
-			return err
-		}
+	// What was stored when the watch began is in its first lines: who deploys and then watches must not hear that there is
+	// no such model. Before anything was worked out at all, a heartbeat says that somebody is there.
+	d, err := w.s.read()
+	if err != nil {
+		return err
+	}
+	var views *view.Views
+	for views == nil {
+		wait, enough := context.WithTimeout(ctx, w.s.o.Heartbeat)
+		views, _ = w.s.o.Board.Reach(wait, d.Index)
+		enough()
 		select {
-		case <-views.Next():
-			views = w.s.o.Board.Views()
-		case <-time.After(w.s.o.Heartbeat):
 		case <-w.s.stopping:
 			return stopping
-		case <-ctx.Done():
+		default:
+		}
+		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if views == nil {
+			if err := out.send(true, wire.WatchLine{Type: wire.WatchHeartbeat}); err != nil {
+				return err
+			}
 		}
 	}
 	var events <-chan keyEvent

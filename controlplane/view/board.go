@@ -2,6 +2,7 @@ package view
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"sync/atomic"
 
@@ -26,13 +27,46 @@ type Views struct {
 func (v *Views) Next() <-chan struct{} { return v.next }
 
 // Board holds the newest views. One goroutine publishes; any number read.
-type Board struct{ now atomic.Pointer[Views] }
+type Board struct {
+	now    atomic.Pointer[Views]
+	looked atomic.Pointer[look]
+	asked  chan struct{}
+}
+
+// look is how far the publisher has come: views stay as they are while what they show does not change.
+type look struct {
+	index uint64
+	next  chan struct{} // closed at the next look
+}
 
 // NewBoard returns a board with nothing on it.
 func NewBoard() *Board {
-	b := &Board{}
+	b := &Board{asked: make(chan struct{}, 1)}
 	b.now.Store(&Views{next: make(chan struct{})})
+	b.looked.Store(&look{next: make(chan struct{})})
 	return b
+}
+
+// Asked receives when somebody waits for views of a later position; the publisher then publishes at once.
+func (b *Board) Asked() <-chan struct{} { return b.asked }
+
+// Reach returns views that show everything up to a position of the store, so that who has just written sees it.
+func (b *Board) Reach(ctx context.Context, index uint64) (*Views, error) {
+	for {
+		l := b.looked.Load()
+		if l.index >= index && l.index > 0 {
+			return b.Views(), nil
+		}
+		select {
+		case b.asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-l.next:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Views is what is on the board now. Its Index is 0 until something was published.
@@ -80,12 +114,16 @@ func (b *Board) Publish(w World) (changed bool, err error) {
 			keep.changed = keep.changed || len(v.Assignments[node]) != len(old.Assignments[node])
 		}
 	}
-	if keep.err != nil || !keep.changed {
+	if keep.err != nil {
 		return false, keep.err
 	}
-	b.now.Store(v)
-	close(old.next)
-	return true, nil
+	if keep.changed {
+		b.now.Store(v)
+		close(old.next)
+	}
+	before := b.looked.Swap(&look{index: w.Desired.Index, next: make(chan struct{})})
+	close(before.next)
+	return keep.changed, nil
 }
 
 type keeper struct {

@@ -153,6 +153,13 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	var views *view.Views
 	for views == nil {
 		wait, enough := context.WithTimeout(ctx, w.s.o.Heartbeat)
+		go func() {
+			select {
+			case <-w.s.stopping:
+				enough()
+			case <-wait.Done():
+			}
+		}()
 		views, _ = w.s.o.Board.Reach(wait, d.Index)
 		enough()
 		select {

@@ -52,6 +52,16 @@ type Limits struct {
 	DialTimeoutSeconds int64 `json:"dial_timeout_seconds"`
 	HeaderTimeout      int64 `json:"header_timeout_seconds"`
 	IdleTimeout        int64 `json:"idle_timeout_seconds"`
+	// RetryAfterExact makes refusals for a key's limits say the true wait instead of RetryAfterSeconds.
+	RetryAfterExact       bool   `json:"retry_after_exact,omitempty"`
+	WakeWaitSeconds       int64  `json:"wake_wait_seconds"`        // 0: a sleeping model is answered at once
+	WakeRetryAfterSeconds int64  `json:"wake_retry_after_seconds"` //
+	ActivityTouchSeconds  int64  `json:"activity_touch_seconds"`   // least time between two Activity reports of a model
+	UsageFlushSeconds     int64  `json:"usage_flush_seconds"`      //
+	UsageBatchRows        int64  `json:"usage_batch_rows"`         // rows of one UsageBatch
+	UsageMaxBuffered      int64  `json:"usage_max_buffered_rows"`  // hourly sums kept unsent; more are dropped and logged
+	UsageScanBytes        int64  `json:"usage_scan_bytes"`         // tail of a response searched for usage; 0: no token counting
+	UsageStream           string `json:"usage_stream"`             // asked, limited, always
 }
 
 // RouteKey is what a gateway knows of one key. Its id in the watch is the key's id; revoked keys are deleted lines.
@@ -67,4 +77,93 @@ type RouteKey struct {
 	ExpiresAt   *time.Time          `json:"expires_at,omitempty"`
 	Owner       levelrail.Owner     `json:"owner"`
 	Tags        []string            `json:"tags,omitempty"`
+}
+
+// UsageBatch is what a gateway has counted. POST /api/v1/gateway/usage on the gateway's socket. Sequences of one gateway
+// count up by one; a batch sent again has the same sequence and rows and is applied once.
+type UsageBatch struct {
+	GatewayID string               `json:"gateway_id"`
+	Sequence  uint64               `json:"sequence"`               // 1, 2, 3…
+	Rows      []levelrail.Usage    `json:"rows"`                   // sums since the batch before
+	LastUsed  map[string]time.Time `json:"last_used,omitempty"`    // by key id
+	Dropped   int64                `json:"dropped_rows,omitempty"` // sums that did not fit the bound since the batch before
+}
+
+// UsageAccepted answers a batch: everything up to Sequence is stored and may be forgotten. A gateway whose own sequence is
+// lower (a lost state directory) goes on from Sequence.
+type UsageAccepted struct {
+	Sequence uint64 `json:"sequence"`
+}
+
+// Wake asks for a sleeping model. POST /api/v1/gateway/wake; it is the same however often it is asked.
+type Wake struct {
+	GatewayID string `json:"gateway_id"`
+	Model     string `json:"model"`
+}
+
+// Activity says which models were used. POST /api/v1/gateway/activity. Used means a request admitted for inference; a
+// model with requests in flight is named in each report.
+type Activity struct {
+	GatewayID string          `json:"gateway_id"`
+	Models    []ModelActivity `json:"models"`
+}
+
+// ModelActivity is one model's use through one gateway.
+type ModelActivity struct {
+	Model       string `json:"model"`
+	IdleSeconds int64  `json:"idle_seconds"` // since the last request ended, by the gateway's running clock; 0 while any is in flight
+	InFlight    int64  `json:"in_flight"`
+}
+
+// Seen says how far a gateway has come in its watch. POST /api/v1/gateway/seen, at once after each line of kind route_key
+// that takes a key away. Who revokes waits for it.
+type Seen struct {
+	GatewayID string `json:"gateway_id"`
+	Token     string `json:"token"`
+}
+
+// Question is the watch kind that asks one gateway something; it answers with POST /api/v1/gateway/answers/{id} and a
+// body of Answer.
+const WatchQuestion = "question"
+
+// Question asks a gateway what only it knows.
+type Question struct {
+	ID      string `json:"id"`
+	Ask     string `json:"ask"` // requests, cancel, explain
+	Model   string `json:"model"`
+	KeyID   string `json:"key_id,omitempty"`  // explain
+	Request string `json:"request,omitempty"` // cancel: the request's id
+}
+
+// Answer is a gateway's answer.
+type Answer struct {
+	GatewayID string       `json:"gateway_id"`
+	Requests  []InFlight   `json:"requests,omitempty"`
+	Cancelled bool         `json:"cancelled,omitempty"`
+	Limits    []LimitState `json:"limits,omitempty"`
+}
+
+// InFlight is one request in flight. GET /api/v1/models/{name}/requests lists those of all gateways.
+type InFlight struct {
+	ID         string    `json:"id"`
+	GatewayID  string    `json:"gateway_id"`
+	KeyID      string    `json:"key_id"`
+	KeyPrefix  string    `json:"key_prefix"`
+	Route      string    `json:"route"`
+	Stream     bool      `json:"stream"`
+	State      string    `json:"state"` // waking, waiting, answering
+	StartedAt  time.Time `json:"started_at"`
+	AgeSeconds int64     `json:"age_seconds"`
+	Tokens     int64     `json:"tokens_so_far"` // events with content, about one token each
+	Bytes      int64     `json:"bytes"`
+}
+
+// LimitState is where one limit of a key (or the model's slots) stands at a gateway.
+type LimitState struct {
+	GatewayID    string     `json:"gateway_id"`
+	Limit        string     `json:"limit"` // rpm, tpm, tpd, max_parallel, model_inflight
+	Most         int64      `json:"most"`
+	Used         int64      `json:"used"`
+	RefusedLast  *time.Time `json:"refused_last,omitempty"` // when it last refused a request
+	ResetSeconds int64      `json:"reset_seconds"`          // until a request would pass again; 0: it passes now
 }

@@ -115,6 +115,42 @@ type Key struct {
 type CreateKey struct {
 	Name             string `json:"name"`
 	ExpiresInSeconds int64  `json:"expires_in_seconds,omitempty"` // 0: never
+	// Limits of the key; 0 or absent: none. None may be above APP_MODEL_KEY_MAX_LIMIT.
+	Limits      levelrail.KeyLimits `json:"limits,omitzero"`
+	AllowPaths  []string            `json:"allow_paths,omitempty"`  // exact, or everything below one that ends in /
+	AllowModels []string            `json:"allow_models,omitempty"` // what a body's model may be
+}
+
+// RotateKey asks for a replacement of a key with the same name, limits and expiry. POST
+// /api/v1/models/{name}/keys/{id}/rotate, ability write:sensitive.
+type RotateKey struct {
+	GraceSeconds *int64 `json:"grace_seconds,omitempty"` // how long the old key works on; absent: APP_MODEL_KEY_ROTATION_GRACE, 0: not at all
+}
+
+// Revoked answers the revocation of a key: which gateways know, and which did not say so in time.
+type Revoked struct {
+	Key      Key      `json:"key"`
+	Gateways []string `json:"gateways"`                  // that refuse the key now
+	Silent   []string `json:"silent_gateways,omitempty"` // that are connected and have not said so yet
+}
+
+// UsageReport answers GET /api/v1/models/{name}/usage?since=168h. Nothing in it is estimated.
+type UsageReport struct {
+	Model       string            `json:"model"`
+	Since       time.Time         `json:"since"`
+	Items       []levelrail.Usage `json:"items"`                // by hour and key
+	Keys        []UsageOfKey      `json:"keys"`                 // sums by key
+	Total       levelrail.Usage   `json:"total"`                //
+	DroppedRows int64             `json:"dropped_rows"`         // sums that gateways had to drop
+	UpToSeconds int64             `json:"unsent_up_to_seconds"` // what a gateway lost at this moment would lose: its flush interval
+}
+
+// UsageOfKey is one key's sums.
+type UsageOfKey struct {
+	KeyID     string          `json:"key_id"`
+	KeyName   string          `json:"key_name"`
+	KeyPrefix string          `json:"key_prefix"`
+	Usage     levelrail.Usage `json:"usage"`
 }
 
 // NewKey is a key with its text, which is shown this once.

@@ -1,7 +1,12 @@
-// Package meter is the seam between serving a request and counting it.
+// Package meter is the seam between serving a request and counting it, and it does the counting.
 //
 // Every request ends in exactly one Record: a finished one, a refused one, one whose client left or whose engine died.
 // Whoever counts or logs is a Sink. A Record holds no key, body, query or client-chosen path.
+//
+// Meter is the Sink that sums records by hour, key and model and brings the sums to the control plane in numbered batches.
+// A batch is on disk before it is sent and stays there until it is accepted, so a crash of either side neither loses nor
+// repeats one; what is lost with a gateway is what it has counted since its last flush. Nothing on the request path waits
+// for the disk or the network.
 package meter
 
 import (
@@ -27,8 +32,9 @@ type Record struct {
 	Duration  time.Duration
 	FirstByte time.Duration // until the engine's first byte of the body; 0: none came
 	Bytes     int64         // of the answer's body
-	HasUsage  bool
-	Input     int64 // tokens
+	HasUsage  bool          // the answer said what it cost, all of it
+	Partial   bool          // it said so for a part of what it gave only; Input and Output are that part
+	Input     int64         // tokens
 	Output    int64
 }
 
@@ -50,3 +56,13 @@ const (
 
 // Sink takes records. Record returns quickly and may be called from many goroutines.
 type Sink interface{ Record(Record) }
+
+// Sinks hands each record to several sinks, in order.
+type Sinks []Sink
+
+// Record hands on.
+func (s Sinks) Record(r Record) {
+	for _, sink := range s {
+		sink.Record(r)
+	}
+}

@@ -1,0 +1,191 @@
+package meter
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// usageFile is the one file of the state directory that holds what is not accepted yet. It is replaced as a whole, so a
+// crash leaves the old state or the new one: no count is in two places, or in none.
+const usageFile = "usage.json"
+
+// unsent is everything that the control plane has not accepted. Batches have a number and never change again, since any of
+// them may have been sent. Open sums have none yet: as long as batches wait, sums go on adding up there, so that an outage
+// of days costs no more than a row for each hour, key and model.
+type unsent struct {
+	GatewayID string               `json:"gateway_id"`
+	Sequence  uint64               `json:"sequence"` // the last number given out
+	Batches   []wire.UsageBatch    `json:"batches,omitempty"`
+	Open      []levelrail.Usage    `json:"open,omitempty"`
+	Used      map[string]time.Time `json:"used,omitempty"` // of the open sums
+	Lost      int64                `json:"lost,omitempty"`
+
+	at map[rowKey]int // places in Open
+}
+
+// load reads the file. Without one, or without a directory, the state is empty.
+func load(dir, id string) (*unsent, error) {
+	empty := &unsent{GatewayID: id}
+	if dir == "" {
+		return empty, nil
+	}
+	b, err := os.ReadFile(filepath.Join(dir, usageFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return empty, nil
+	}
+	if err != nil {
+		return empty, err
+	}
+	u := new(unsent)
+	if err := json.Unmarshal(b, u); err != nil {
+		// The numbers that were given out are not known any more, so this gateway's are not to be continued.
+		aside := filepath.Join(dir, usageFile+".broken")
+		return &unsent{GatewayID: levelrail.NewID("gw")}, errors.Join(fmt.Errorf("read %s (moved to %s): %w", usageFile, aside, err), os.Rename(filepath.Join(dir, usageFile), aside))
+	}
+	return u, nil
+}
+
+// save writes the file and returns once it is on disk.
+func (u *unsent) save(dir string) (err error) {
+	if dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, usageFile+".new*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	buf := bufio.NewWriter(f)
+	if err := json.NewEncoder(buf).Encode(u); err != nil {
+		return err
+	}
+	if err := buf.Flush(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, usageFile)); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// sweep removes what a crash in the middle of a save has left.
+func sweep(dir string) {
+	if dir == "" {
+		return
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, usageFile+".new*"))
+	for _, path := range left {
+		os.Remove(path)
+	}
+}
+
+// rows is how many rows are held.
+func (u *unsent) rows() int64 {
+	n := int64(len(u.Open))
+	for _, b := range u.Batches {
+		n += int64(len(b.Rows))
+	}
+	return n
+}
+
+// add puts what was counted to the open sums and returns how many rows found theirs there already.
+func (u *unsent) add(t taken) (joined int64) {
+	if u.at == nil {
+		u.at = map[rowKey]int{}
+		for i, r := range u.Open {
+			u.at[keyOf(r)] = i
+		}
+	}
+	for _, r := range t.rows {
+		i, known := u.at[keyOf(r)]
+		if !known {
+			u.at[keyOf(r)] = len(u.Open)
+			u.Open = append(u.Open, r)
+			continue
+		}
+		merge(&u.Open[i], r)
+		u.Open[i].Owner, u.Open[i].Tags = r.Owner, r.Tags // as of the newest request
+		joined++
+	}
+	for k, at := range t.used {
+		if u.Used == nil {
+			u.Used = map[string]time.Time{}
+		}
+		u.Used[k] = at
+	}
+	u.Lost += t.lost
+	return joined
+}
+
+// number makes batches of the open sums, of at most that many rows each.
+func (u *unsent) number(most int) {
+	slices.SortFunc(u.Open, func(a, b levelrail.Usage) int {
+		return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.Model, b.Model))
+	})
+	for rows := range slices.Chunk(u.Open, max(most, 1)) {
+		u.Sequence++
+		b := wire.UsageBatch{GatewayID: u.GatewayID, Sequence: u.Sequence, Rows: slices.Clone(rows), Dropped: u.Lost}
+		u.Lost = 0
+		for _, r := range rows {
+			if at, ok := u.Used[r.KeyID]; ok {
+				if b.LastUsed == nil {
+					b.LastUsed = map[string]time.Time{}
+				}
+				b.LastUsed[r.KeyID] = at
+			}
+		}
+		u.Batches = append(u.Batches, b)
+	}
+	u.Open, u.Used, u.at = nil, nil, nil
+}
+
+// accepted forgets what the control plane has. It returns how many rows that were. A control plane that has come further
+// than this gateway's numbers knows an earlier life of it whose state is lost; the batches here are new to it and get
+// numbers that follow its own.
+func (u *unsent) accepted(sequence uint64) (rows int64) {
+	if sequence > u.Sequence {
+		u.Sequence = sequence
+		for i := range u.Batches {
+			u.Sequence++
+			u.Batches[i].Sequence = u.Sequence
+		}
+		return 0
+	}
+	for len(u.Batches) > 0 && u.Batches[0].Sequence <= sequence {
+		rows += int64(len(u.Batches[0].Rows))
+		u.Batches = u.Batches[1:]
+	}
+	return rows
+}
+
+func keyOf(r levelrail.Usage) rowKey { return rowKey{r.Hour.Unix() / 3600, r.KeyID, r.Model} }

@@ -73,7 +73,7 @@ func prepareHost(t *testing.T, edits ...string) *host {
 func (h *host) route(model string, names ...string) wire.Route {
 	return wire.Route{Model: model, Engine: "llamacpp", Names: append([]string{model}, names...), Serving: true, Reason: string(levelrail.ModelLoaded),
 		Targets:   []wire.RouteTarget{{Kind: "replica", ID: model, Network: "unix", Address: h.engine.socket, Weight: 1, Key: "engine-secret", Serving: true}},
-		Limits:    wire.Limits{MaxBodyBytes: 32 << 20, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120},
+		Limits:    wire.Limits{MaxBodyBytes: 32 << 20, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120, UsageScanBytes: 16 << 10},
 		CreatedAt: time.Unix(1700000000, 0)}
 }
 
@@ -341,7 +341,9 @@ type controlPlane struct {
 	base    int              // tokens below it are gone
 	watches []string         // the after= of each watch so far
 	hello   wire.WatchGateway
-	version int // of the routes
+	version int               // of the routes
+	counted map[string]uint64 // the last batch of usage, by gateway
+	batches []wire.UsageBatch
 }
 
 func newControlPlane(t *testing.T, socket string) *controlPlane {
@@ -416,6 +418,10 @@ func putLine(kind, id string, object any) wire.WatchLine {
 }
 
 func (c *controlPlane) watch(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/api/v1/gateway/usage" && r.Method == "POST" {
+		c.usage(w, r)
+		return
+	}
 	if r.URL.Path != "/api/v1/watch" || r.Method != "POST" || r.URL.Query().Get("kinds") != "route,route_key" {
 		http.Error(w, "no such route", 404)
 		return

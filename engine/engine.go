@@ -167,6 +167,8 @@ type Route struct {
 	Method    string // GET or POST
 	Kind      string // chat, completions, embeddings, responses, transcriptions, translations
 	Multipart bool   // the body is a form, capped and not parsed as JSON
+	AskUsage  bool   // a stream tells its usage only to who asks with stream_options.include_usage
+	FirstOnly bool   // an answer that is no stream tells the usage of the first of several choices only
 }
 
 // BodyTable says which top-level body fields cost something on an engine.

@@ -277,7 +277,8 @@ func onGPU(buffer string) bool {
 
 // Routes are those of the reference. Under /v1 llama-server also has routes that end, read or stop another caller's
 // request (/v1/chat/completions/control, /v1/stream, /v1/streams/lookup), so a prefix would not do.
-func (llamacpp) Routes() []Route { return textRoutes() }
+// Routes: a stream's last event has timings without being asked, which say what usage would; asked for usage, they move.
+func (llamacpp) Routes() []Route { return textRoutes(Route{FirstOnly: true}) }
 
 // Body: n_predict wins over max_completion_tokens, which wins over max_tokens, on every route; n_predict and n_cmpl are
 // refused, since a check of the OpenAI fields would mean nothing beside them.

@@ -329,7 +329,7 @@ func (o *ollama) Compute(lines []string) string {
 // ollamaWeights is how the engine's own runner says it.
 var ollamaWeights = regexp.MustCompile(`msg="model weights" device=(\S+) size=`)
 
-func (*ollama) Routes() []Route { return textRoutes() }
+func (*ollama) Routes() []Route { return textRoutes(Route{AskUsage: true}) }
 
 // Body: of the two names for a length Ollama reads max_tokens alone, so a request that gives only the other is bounded
 // by the context. It ignores n and best_of; they are checked all the same, so that a client sees one rule.

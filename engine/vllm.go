@@ -221,7 +221,7 @@ func (vllm) Compute(lines []string) string {
 }
 
 func (vllm) Routes() []Route {
-	return append(textRoutes(),
+	return append(textRoutes(Route{AskUsage: true}),
 		Route{Path: "/v1/audio/transcriptions", Method: http.MethodPost, Kind: "transcriptions", Multipart: true},
 		Route{Path: "/v1/audio/translations", Method: http.MethodPost, Kind: "translations", Multipart: true},
 	)

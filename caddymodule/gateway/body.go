@@ -191,6 +191,7 @@ func (x *exchange) bodyModel() (name string, said bool, refusal *openai.Error) {
 	if err != nil {
 		return "", false, badBody(err)
 	}
+	x.members = members
 	for _, f := range refuse {
 		if _, there := members.Get(f); there {
 			return "", false, openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, f, "The field "+f+" is not part of this API.")

@@ -43,8 +43,9 @@ func (x *exchange) awake() *openai.Error {
 
 // forward sends the request to the engine and its answer to the client.
 func (x *exchange) forward() *openai.Error {
+	hide := x.askUsage()
 	call := proxy.Call{Method: x.match.Method, Path: x.match.Path, Header: x.r.Header, Type: x.sentAs, Body: x.body,
-		Targets: x.model.Order(random()), Limits: x.model.Limits}
+		Targets: x.model.Order(random()), Limits: x.model.Limits, Hide: hide}
 	answer, err := x.Engines.Do(x.r.Context(), call)
 	if err != nil {
 		return x.failed(err)
@@ -75,9 +76,7 @@ func (x *exchange) sent(s proxy.Sent) {
 	if !s.FirstByte.IsZero() {
 		x.record.FirstByte = s.FirstByte.Sub(x.record.Start)
 	}
-	if u := s.Seen.Usage; u != nil {
-		x.record.HasUsage, x.record.Input, x.record.Output = true, u.Input, u.Output
-	}
+	x.used(s)
 	if s.Seen.EngineError {
 		x.record.End = meter.EngineError
 	}

@@ -70,15 +70,16 @@ type exchange struct {
 	w http.ResponseWriter
 	r *http.Request
 
-	table  *route.Table
-	site   *route.Model // the model whose domain was asked; nil on the shared address
-	match  route.Match
-	key    *route.Key
-	model  *route.Model // nil until it is known: a key of several models leaves it to the body
-	gate   *limit.Gate  // the slot taken
-	body   *proxy.Body
-	whole  bool // the request's body has been read to its end
-	sentAs string
+	table   *route.Table
+	site    *route.Model // the model whose domain was asked; nil on the shared address
+	match   route.Match
+	key     *route.Key
+	model   *route.Model // nil until it is known: a key of several models leaves it to the body
+	gate    *limit.Gate  // the slot taken
+	body    *proxy.Body
+	members openai.Members // of a JSON body, by the model's fields once it is known
+	whole   bool           // the request's body has been read to its end
+	sentAs  string
 
 	answered bool // an answer has begun
 	record   meter.Record

@@ -1,12 +1,23 @@
 package openai
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 )
 
+// testScan is the control plane's default bound.
+const testScan = 16 << 10
+
 const usageEvent = `data: {"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":22,"total_tokens":33}}`
+
+// choiceUsage is an event that says what one choice has cost up to now.
+func choiceUsage(index, input, output int) string {
+	return fmt.Sprintf(`data: {"choices":[{"text":"w","index":%d}],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}`+"\n\n", index, input, output)
+}
 
 // TestTailStreams is the reader's half of case C016: the usage of a stream is found whatever surrounds it and however its
 // bytes are cut into pieces.
@@ -18,22 +29,30 @@ func TestTailStreams(t *testing.T) {
 		failed  bool
 		done    bool
 	}{
-		"plain":              {usageEvent + "\n\ndata: [DONE]\n\n", 11, 22, true, false, true},
-		"CRLF":               {usageEvent + "\r\n\r\ndata: [DONE]\r\n\r\n", 11, 22, true, false, true},
-		"CR":                 {usageEvent + "\r\rdata: [DONE]\r\r", 11, 22, true, false, true},
-		"no blank":           {strings.Replace(usageEvent, "data: ", "data:", 1) + "\n\ndata:[DONE]\n\n", 11, 22, true, false, true},
-		"comment between":    {usageEvent + "\n\n: ping\n\n:\n\ndata: [DONE]\n\n", 11, 22, true, false, true},
-		"named events":       {"event: x\nid: 3\nretry: 5\n" + usageEvent + "\n\n", 11, 22, true, false, false},
-		"no last line end":   {"data: {}\n\n" + usageEvent, 11, 22, true, false, false},
-		"after a long line":  {"data: \"" + strings.Repeat("x", 200<<10) + "\"\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
-		"after a huge line":  {"data: \"" + strings.Repeat("x", 300<<10) + "\"\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
-		"zeros, then truth":  {`data: {"choices":[{}],"usage":{"prompt_tokens":0,"completion_tokens":0}}` + "\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
-		"null, then truth":   {`data: {"choices":[{}],"usage":null}` + "\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
-		"truth, then null":   {usageEvent + "\n\n" + `data: {"choices":[{}],"usage":null}` + "\n\n", 11, 22, true, false, false},
-		"none":               {"data: {\"choices\":[]}\n\ndata: [DONE]\n\n", 0, 0, false, false, true},
-		"said in a text":     {`data: {"choices":[{"delta":{"content":"\"usage\":{\"prompt_tokens\":1}"}}]}` + "\n\n", 0, 0, false, false, false},
-		"in a comment":       {": " + usageEvent[6:] + "\n\n", 0, 0, false, false, false},
-		"responses":          {"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n", 5, 6, true, false, false},
+		"plain":             {usageEvent + "\n\ndata: [DONE]\n\n", 11, 22, true, false, true},
+		"CRLF":              {usageEvent + "\r\n\r\ndata: [DONE]\r\n\r\n", 11, 22, true, false, true},
+		"CR":                {usageEvent + "\r\rdata: [DONE]\r\r", 11, 22, true, false, true},
+		"no blank":          {strings.Replace(usageEvent, "data: ", "data:", 1) + "\n\ndata:[DONE]\n\n", 11, 22, true, false, true},
+		"comment between":   {usageEvent + "\n\n: ping\n\n:\n\ndata: [DONE]\n\n", 11, 22, true, false, true},
+		"named events":      {"event: x\nid: 3\nretry: 5\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"no last line end":  {"data: {}\n\n" + usageEvent, 11, 22, true, false, false},
+		"after a long line": {"data: \"" + strings.Repeat("x", 200<<10) + "\"\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"after a huge line": {"data: \"" + strings.Repeat("x", 300<<10) + "\"\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"zeros, then truth": {`data: {"choices":[{}],"usage":{"prompt_tokens":0,"completion_tokens":0}}` + "\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"null, then truth":  {`data: {"choices":[{}],"usage":null}` + "\n\n" + usageEvent + "\n\n", 11, 22, true, false, false},
+		"truth, then null":  {usageEvent + "\n\n" + `data: {"choices":[{}],"usage":null}` + "\n\n", 11, 22, true, false, false},
+		"none":              {"data: {\"choices\":[]}\n\ndata: [DONE]\n\n", 0, 0, false, false, true},
+		"said in a text":    {`data: {"choices":[{"delta":{"content":"\"usage\":{\"prompt_tokens\":1}"}}]}` + "\n\n", 0, 0, false, false, false},
+		"in a comment":      {": " + usageEvent[6:] + "\n\n", 0, 0, false, false, false},
+		"responses":         {"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n", 5, 6, true, false, false},
+		"long, usage last":  {"data: {\"type\":\"response.completed\",\"response\":{\"output\":\"" + strings.Repeat("x", 50<<10) + "\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n", 5, 6, true, false, false},
+		"of each choice":    {choiceUsage(0, 11, 2) + choiceUsage(1, 11, 3) + choiceUsage(1, 11, 4), 22, 6, true, false, false},
+		"of each, then all": {choiceUsage(0, 11, 2) + choiceUsage(1, 11, 3) + usageEvent + "\n\n", 11, 22, true, false, false},
+		"an event a choice": {usageEvent + "\n\n" + usageEvent + "\n\ndata: [DONE]\n\n", 22, 44, true, false, true},
+		"timings":           {"data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}],\"timings\":{\"cache_n\":4,\"prompt_n\":7,\"prompt_ms\":1.5,\"predicted_n\":22}}\n\n", 11, 22, true, false, false},
+		"usage and timings": {strings.Replace(usageEvent, "}}", "},\"timings\":{\"prompt_n\":1,\"predicted_n\":1}}", 1) + "\n\n", 11, 22, true, false, false},
+		"messages": {"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\"cache_read_input_tokens\":6,\"output_tokens\":1}}}\n\n" +
+			"data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":22}}\n\n", 11, 22, true, false, false},
 		"an error":           {"data: {\"error\": {\"message\": \"EngineCore encountered an issue.\", \"code\": 500}}\n\ndata: [DONE]\n\n", 0, 0, false, true, true},
 		"no error":           {"data: {\"error\":null,\"choices\":[]}\n\n", 0, 0, false, false, false},
 		"an error in a text": {`data: {"choices":[{"delta":{"content":"\"error\""}}]}` + "\n\n", 0, 0, false, false, false},
@@ -41,7 +60,7 @@ func TestTailStreams(t *testing.T) {
 		"empty":              {"", 0, 0, false, false, false},
 	} {
 		for _, piece := range []int{1, 2, 3, 7, 4096, 1 << 20} {
-			tail := NewTail("text/event-stream; charset=utf-8", "")
+			tail := NewTail("text/event-stream; charset=utf-8", "", testScan)
 			for s := c.stream; s != ""; {
 				n := min(piece, len(s))
 				tail.Write([]byte(s[:n]))
@@ -57,7 +76,7 @@ func TestTailStreams(t *testing.T) {
 
 // TestTailBorder: an event may be added only where one has ended.
 func TestTailBorder(t *testing.T) {
-	tail := NewTail("text/event-stream", "")
+	tail := NewTail("text/event-stream", "", testScan)
 	for _, s := range []struct {
 		write  string
 		border bool
@@ -67,7 +86,7 @@ func TestTailBorder(t *testing.T) {
 			t.Errorf("after %q: border %v", s.write, tail.Border())
 		}
 	}
-	if NewTail("application/json", "").Border() {
+	if NewTail("application/json", "", testScan).Border() {
 		t.Error("a JSON answer has no borders")
 	}
 }
@@ -93,7 +112,7 @@ func TestTailBodies(t *testing.T) {
 		"seconds of speech": {`{"text":"hi","usage":{"type":"duration","seconds":3}}`, "", 0, 0, false},
 	} {
 		for _, piece := range []int{1000, 1 << 20} {
-			tail := NewTail("application/json", c.encoding)
+			tail := NewTail("application/json", c.encoding, testScan)
 			for s := c.body; s != ""; {
 				n := min(piece, len(s))
 				tail.Write([]byte(s[:n]))
@@ -103,9 +122,56 @@ func TestTailBodies(t *testing.T) {
 			if (seen.Usage != nil) != c.found || c.found && (seen.Usage.Input != c.in || seen.Usage.Output != c.out) {
 				t.Errorf("%s in pieces of %d: %+v", name, piece, seen.Usage)
 			}
-			if cap(tail.part) > 8*keepJSON {
+			if cap(tail.part) > 8*testScan {
 				t.Errorf("%s: %d bytes are held", name, cap(tail.part))
 			}
+		}
+	}
+}
+
+// TestTailOff: with a bound of 0 no tokens are counted, and an engine's error is seen all the same.
+func TestTailOff(t *testing.T) {
+	for kind, answer := range map[string]string{"text/event-stream": usageEvent + "\n\ndata: {\"error\":{}}\n\n", "application/json": `{"usage":{"prompt_tokens":1}}`} {
+		tail := NewTail(kind, "", 0)
+		tail.Write([]byte(answer))
+		if seen := tail.End(); seen.Usage != nil || seen.EngineError != (kind == "text/event-stream") {
+			t.Errorf("%s: %+v", kind, seen)
+		}
+	}
+}
+
+// TestTailCompressed: the usage of an answer that is compressed although the gateway asks for none is found in a copy, also
+// when the copy is cut; what cannot be decoded says nothing.
+func TestTailCompressed(t *testing.T) {
+	var stream, body bytes.Buffer
+	z := gzip.NewWriter(&stream)
+	io.WriteString(z, usageEvent+"\n\n")
+	z.Flush()
+	cut := stream.Len()
+	io.WriteString(z, "data: [DONE]\n\n")
+	z.Close()
+	z = gzip.NewWriter(&body)
+	io.WriteString(z, `{"usage":{"prompt_tokens":11,"completion_tokens":22}}`)
+	z.Close()
+	for name, c := range map[string]struct {
+		kind, encoding string
+		bytes          []byte
+		found          bool
+	}{
+		"stream":     {"text/event-stream", "gzip", stream.Bytes(), true},
+		"cut stream": {"text/event-stream", "gzip", stream.Bytes()[:cut], true},
+		"body":       {"application/json", "GZip", body.Bytes(), true},
+		"not gzip":   {"application/json", "gzip", []byte(`{"usage":{"prompt_tokens":11}}`), false},
+		"nothing":    {"application/json", "gzip", nil, false},
+		"brotli":     {"application/json", "br", []byte{1, 2, 3}, false},
+	} {
+		tail := NewTail(c.kind, c.encoding, testScan)
+		for _, b := range c.bytes {
+			tail.Write([]byte{b})
+		}
+		seen := tail.End()
+		if (seen.Usage != nil) != c.found || c.found && *seen.Usage != (Usage{11, 22}) {
+			t.Errorf("%s: %+v", name, seen)
 		}
 	}
 }
@@ -116,7 +182,7 @@ func FuzzTail(f *testing.F) {
 	f.Add([]byte(": ping\n\ndata: {\"error\":{}}\n\n"), 1)
 	f.Add([]byte("data: {\"usage\":{\"prompt_tokens\":1}}\r\rdata:x"), 2)
 	f.Fuzz(func(t *testing.T, stream []byte, piece int) {
-		whole, cut := NewTail("text/event-stream", ""), NewTail("text/event-stream", "")
+		whole, cut := NewTail("text/event-stream", "", testScan), NewTail("text/event-stream", "", testScan)
 		whole.Write(stream)
 		if piece < 1 {
 			piece = 1
@@ -139,7 +205,7 @@ func FuzzTail(f *testing.F) {
 // BenchmarkTailOneByteLines is the worst that an engine can do to the reader; it stays in proportion to the bytes.
 func BenchmarkTailOneByteLines(b *testing.B) {
 	lines := []byte(strings.Repeat("\r", 32<<10))
-	tail := NewTail("text/event-stream", "")
+	tail := NewTail("text/event-stream", "", testScan)
 	b.SetBytes(int64(len(lines)))
 	for b.Loop() {
 		tail.Write(lines)
@@ -149,7 +215,7 @@ func BenchmarkTailOneByteLines(b *testing.B) {
 // BenchmarkTail is what reading along costs per event of a stream.
 func BenchmarkTail(b *testing.B) {
 	event := []byte(`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"chat","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n")
-	tail := NewTail("text/event-stream", "")
+	tail := NewTail("text/event-stream", "", testScan)
 	b.SetBytes(int64(len(event)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -15,55 +15,65 @@ type Usage struct {
 // Seen is what a Tail found in an answer.
 type Seen struct {
 	Usage       *Usage // nil: the answer did not say
+	Events      int64  // data events of a stream so far, about one for each token
 	EngineError bool   // a stream held an error event: it failed, even if it then ended properly
 	Done        bool   // a stream ended with [DONE]
 }
 
-// How much of an answer a Tail keeps: of a JSON body its end, of a stream one line.
-const (
-	keepJSON = 64 << 10
-	keepLine = 256 << 10
-)
+// leastKeep is how much of a stream's line is kept even where no tokens are counted: error events are still told apart.
+const leastKeep = 4 << 10
 
 // Tail reads an answer as it passes by and remembers the little that says what it cost. It changes nothing and holds back
-// nothing. A Tail is used by one goroutine.
+// nothing. A Tail is used by one goroutine, which calls End on every way out.
 type Tail struct {
-	stream bool
-	json   bool
-	part   []byte // the line that is not finished yet, or the end of the JSON body
-	lost   bool   // the unfinished line outgrew keepLine: skipped up to its end
-	cut    bool   // part is no longer the whole body
-	cr     bool   // the last byte was CR, so that an LF after it ends no further line
-	seen   Seen
+	stream  bool
+	json    bool
+	tokens  bool   // usage is looked for
+	most    int    // bytes to keep: of a JSON body its end, of a stream the end of one line
+	part    []byte // the line that is not finished yet, or the body
+	cut     bool   // part is only the end of it
+	isData  bool   // of a cut line: it began with data:
+	cr      bool   // the last byte was CR, so that an LF after it ends no further line
+	total   *Usage // said for the whole answer
+	summed  bool   // total came from events without choices, which add up: llama.cpp sends one for each choice
+	choices map[int64]Usage
+	seen    Seen
+	zip     *unzip // of a compressed answer: who reads this Tail instead
 }
 
-// NewTail returns a Tail for an answer of that type. An encoded (compressed) answer cannot be read; its Tail finds nothing.
-func NewTail(contentType, contentEncoding string) *Tail {
-	t := &Tail{}
-	if contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity") {
-		return t
-	}
+// NewTail returns a Tail for an answer of that type, which keeps at most about `scan` bytes; with 0 or less it looks for no
+// usage. Of an encoded answer it reads a decoded copy where it knows how (gzip), else it finds nothing.
+func NewTail(contentType, contentEncoding string, scan int64) *Tail {
+	t := &Tail{tokens: scan > 0, most: int(min(max(scan, leastKeep), 16<<20))}
 	kind := MediaType(contentType)
-	t.stream = kind == "text/event-stream"
-	t.json = kind == "application/json"
+	stream, whole := kind == "text/event-stream", kind == "application/json" && t.tokens
+	switch encoding := strings.ToLower(strings.TrimSpace(contentEncoding)); {
+	case encoding == "" || encoding == "identity":
+		t.stream, t.json = stream, whole
+	case (encoding == "gzip" || encoding == "x-gzip") && (stream || whole):
+		t.zip = newUnzip(&Tail{tokens: t.tokens, most: t.most, stream: stream, json: whole})
+	}
 	return t
 }
 
 // Write takes the next bytes of the answer. It never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	switch {
+	case t.zip != nil:
+		t.zip.write(p)
 	case t.stream:
 		t.lines(p)
 	case t.json:
-		if t.part = append(t.part, p...); len(t.part) > 2*keepJSON {
-			t.part, t.cut = append(t.part[:0], t.part[len(t.part)-keepJSON:]...), true
-		}
+		t.keep(p)
 	}
 	return len(p), nil
 }
 
-// Border tells whether a stream is between two events, where a further one may be put.
-func (t *Tail) Border() bool { return t.stream && len(t.part) == 0 && !t.lost }
+// Border tells whether a stream is between two lines, where a further event may be put.
+func (t *Tail) Border() bool { return t.stream && len(t.part) == 0 }
+
+// Events is how many data events a stream has had so far.
+func (t *Tail) Events() int64 { return t.seen.Events }
 
 // lines takes a stream apart into lines, which end with LF, CR or CRLF.
 func (t *Tail) lines(p []byte) {
@@ -97,30 +107,51 @@ func (t *Tail) lines(p []byte) {
 			t.keep(line)
 			line = t.part
 		}
-		if !t.lost {
-			t.line(line)
-		}
-		t.part, t.lost = t.part[:0], false
+		t.line(line)
+		t.part, t.cut = t.part[:0], false
 	}
 }
 
-// keep holds a piece of a line that is not finished, unless it grows too long.
+var dataField = []byte("data:")
+
+// keep holds a piece of what is not finished: all of it, or its last bytes.
 func (t *Tail) keep(piece []byte) {
-	if t.lost = t.lost || len(t.part)+len(piece) > keepLine; t.lost {
-		t.part = t.part[:0]
+	if !t.cut && len(t.part) < len(dataField) {
+		var few [5]byte
+		n := copy(few[:], t.part)
+		n += copy(few[n:], piece)
+		t.isData = string(few[:n]) == "data:"
+	}
+	if len(piece) > t.most {
+		t.cut = t.cut || len(t.part) > 0 || len(piece) > t.most
+		t.part = append(t.part[:0], piece[len(piece)-t.most:]...)
 		return
 	}
-	t.part = append(t.part, piece...)
+	if t.part = append(t.part, piece...); len(t.part) > 2*t.most {
+		t.part, t.cut = append(t.part[:0], t.part[len(t.part)-t.most:]...), true
+	}
 }
 
 var (
-	tailFields  = NewFields("usage", "response", "error", "type", "choices")
-	usageFields = NewFields("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+	tailFields   = NewFields("usage", "response", "message", "error", "type", "choices", "timings")
+	usageFields  = NewFields("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+	timingFields = NewFields("cache_n", "prompt_n", "predicted_n")
 )
 
 // line reads one line of a stream. Engines write an event's data in one line; comments and other fields say nothing here.
 func (t *Tail) line(line []byte) {
-	data, ok := bytes.CutPrefix(line, []byte("data:"))
+	if t.cut || len(line) > t.most { // how it came in pieces must not matter
+		isData := t.isData
+		if !t.cut && len(t.part) == 0 {
+			isData = bytes.HasPrefix(line, dataField)
+		}
+		if isData {
+			t.seen.Events++
+			t.fromEnd(line[max(0, len(line)-t.most):])
+		}
+		return
+	}
+	data, ok := bytes.CutPrefix(line, dataField)
 	if !ok {
 		return
 	}
@@ -129,7 +160,8 @@ func (t *Tail) line(line []byte) {
 		t.seen.Done = true
 		return
 	}
-	hasUsage := bytes.Contains(data, []byte(`"usage"`))
+	t.seen.Events++
+	hasUsage := t.tokens && (bytes.Contains(data, []byte(`"usage"`)) || bytes.Contains(data, []byte(`"timings"`)))
 	if !hasUsage && !bytes.Contains(data, []byte(`"error"`)) {
 		return
 	}
@@ -140,74 +172,193 @@ func (t *Tail) line(line []byte) {
 	if e, ok := m.Get("error"); ok && string(e) != "null" {
 		t.seen.EngineError = true
 	}
-	if u, ok := m.Get("usage"); ok {
-		t.found(u)
+	if hasUsage {
+		t.event(m)
 	}
-	if r, ok := m.Get("response"); ok && hasUsage { // the Responses API's last event
-		if inner, err := Walk(r, tailFields); err == nil {
-			if u, ok := inner.Get("usage"); ok {
-				t.found(u)
+}
+
+// event takes the usage from one event. Engines say it in several ways: for the whole answer in an event without choices
+// (one for each choice, with llama.cpp), for one choice in its last event, on each event up to now (zeros at first, with
+// Ollama), as timings, or within the last event's own object.
+func (t *Tail) event(m Members) {
+	for _, inner := range []string{"response", "message"} { // response.completed, message_start
+		if raw, ok := m.Get(inner); ok {
+			if in, err := Walk(raw, tailFields); err == nil {
+				if u, ok := in.Get("usage"); ok {
+					t.whole(u)
+				}
 			}
+		}
+	}
+	choices, chosen := m.Get("choices")
+	var one Usage
+	found := false
+	if u, ok := m.Get("usage"); ok {
+		if !chosen {
+			t.whole(u)
+			return
+		}
+		found = figures(u, usageFields, &one)
+	}
+	if raw, ok := m.Get("timings"); ok && !found && chosen {
+		found = timings(raw, &one)
+	}
+	switch {
+	case !found:
+	case emptyArray(choices):
+		if t.total == nil || !t.summed {
+			t.total, t.summed = new(Usage), true
+		}
+		t.total.Input += one.Input
+		t.total.Output += one.Output
+	default:
+		if t.choices == nil {
+			t.choices = map[int64]Usage{}
+		}
+		if i := index(choices); len(t.choices) < 1024 || t.choices[i] != (Usage{}) {
+			t.choices[i] = one
 		}
 	}
 }
 
-// found keeps the newest usage: some engines send zeros first and the true figures last.
-func (t *Tail) found(raw []byte) {
-	m, err := Walk(raw, usageFields)
-	if err != nil {
-		return
-	}
+// whole takes what is said for the whole answer. What it leaves out stays as said before.
+func (t *Tail) whole(raw []byte) {
 	var u Usage
-	any := false
+	if t.total != nil && !t.summed {
+		u = *t.total
+	}
+	if figures(raw, usageFields, &u) {
+		t.total, t.summed = &u, false
+	}
+}
+
+// figures reads a usage object and tells whether it says tokens at all; some say seconds.
+func figures(raw []byte, fields *Fields, u *Usage) (found bool) {
+	m, err := Walk(raw, fields)
+	if err != nil {
+		return false
+	}
 	for _, f := range []struct {
 		name string
 		to   *int64
 	}{{"prompt_tokens", &u.Input}, {"input_tokens", &u.Input}, {"completion_tokens", &u.Output}, {"output_tokens", &u.Output}} {
-		if v, ok := m.Get(f.name); ok {
-			if n, err := strconv.ParseInt(string(v), 10, 64); err == nil && n >= 0 {
-				*f.to, any = n, true
+		if n, ok := number(m, f.name); ok {
+			*f.to, found = n, true
+		}
+	}
+	if !found {
+		return false
+	}
+	for _, cached := range []string{"cache_read_input_tokens", "cache_creation_input_tokens"} { // input_tokens excludes them
+		if n, ok := number(m, cached); ok {
+			if _, input := number(m, "input_tokens"); input {
+				u.Input += n
 			}
 		}
 	}
-	if any {
-		t.seen.Usage = &u
-	}
+	return true
 }
 
-// End says what was found. No more is written after it.
+// timings reads llama.cpp's own account of an answer, which it gives in the last event of a stream that did not ask for
+// usage. Its usage would say the same.
+func timings(raw []byte, u *Usage) bool {
+	m, err := Walk(raw, timingFields)
+	if err != nil {
+		return false
+	}
+	cached, a := number(m, "cache_n")
+	prompt, b := number(m, "prompt_n")
+	output, c := number(m, "predicted_n")
+	u.Input, u.Output = cached+prompt, output
+	return (a || b) && c
+}
+
+func number(m Members, name string) (int64, bool) {
+	raw, ok := m.Get(name)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	return n, err == nil && n >= 0
+}
+
+func emptyArray(raw []byte) bool {
+	return len(raw) >= 2 && raw[0] == '[' && len(bytes.TrimSpace(raw[1:len(raw)-1])) == 0
+}
+
+var indexField = NewFields("index")
+
+// index is the place of an event's choice among the answer's.
+func index(choices []byte) int64 {
+	s := scanner{b: choices, i: 1}
+	s.space()
+	start := s.i
+	if start >= len(choices) || choices[start] != '{' || s.skip() != nil {
+		return 0
+	}
+	m, err := Walk(choices[start:s.i], indexField)
+	if err != nil {
+		return 0
+	}
+	i, _ := number(m, "index")
+	return i
+}
+
+// End says what was found. No more is written after it. It may be called again.
 func (t *Tail) End() Seen {
-	switch {
-	case t.stream:
-		if len(t.part) > 0 && !t.lost { // a stream without a last line end
+	if t.zip != nil {
+		return t.zip.end()
+	}
+	if len(t.part) > 0 {
+		switch {
+		case t.stream: // one without a last line end
 			t.line(t.part)
-		}
-	case t.json && !t.cut:
-		if m, err := Walk(t.part, tailFields); err == nil {
-			if u, ok := m.Get("usage"); ok {
-				t.found(u)
+		case t.json && !t.cut:
+			if m, err := Walk(t.part, tailFields); err == nil {
+				if u, ok := m.Get("usage"); ok {
+					t.whole(u)
+				}
 			}
+		case t.json:
+			t.fromEnd(t.part)
 		}
-	case t.json:
-		t.fromEnd()
+		t.part = nil
+	}
+	if t.seen.Usage == nil {
+		t.seen.Usage = t.sum()
 	}
 	return t.seen
 }
 
-// fromEnd looks for the usage in the end of a long body: the last member of that name, which text inside a string cannot
-// be, since its quotes would be escaped.
-func (t *Tail) fromEnd() {
+func (t *Tail) sum() *Usage {
+	if t.total != nil || len(t.choices) == 0 {
+		return t.total
+	}
+	u := new(Usage)
+	for _, c := range t.choices {
+		u.Input += c.Input
+		u.Output += c.Output
+	}
+	return u
+}
+
+// fromEnd looks for the usage in the end of something long: the last member of that name, which text inside a string
+// cannot be, since its quotes would be escaped.
+func (t *Tail) fromEnd(part []byte) {
+	if !t.tokens {
+		return
+	}
 	name := []byte(`"usage"`)
-	for end := len(t.part); ; {
-		i := bytes.LastIndex(t.part[:end], name)
+	for end := len(part); ; {
+		i := bytes.LastIndex(part[:end], name)
 		if i <= 0 {
 			return
 		}
 		end = i
-		if t.part[i-1] == '\\' {
+		if part[i-1] == '\\' {
 			continue
 		}
-		s := scanner{b: t.part, i: i + len(name)}
+		s := scanner{b: part, i: i + len(name)}
 		if s.peek() != ':' {
 			continue
 		}
@@ -215,7 +366,7 @@ func (t *Tail) fromEnd() {
 		s.space()
 		start := s.i
 		if start < len(s.b) && s.b[start] == '{' && s.skip() == nil {
-			t.found(t.part[start:s.i])
+			t.whole(part[start:s.i])
 			return
 		}
 	}

@@ -38,6 +38,9 @@ type Members struct {
 
 // Get is the field's value as it stands in the body, and whether the field is there.
 func (m Members) Get(name string) ([]byte, bool) {
+	if m.fields == nil { // no body was read
+		return nil, false
+	}
 	i, known := m.fields.index[name]
 	if !known || m.raw[i] == nil {
 		return nil, false

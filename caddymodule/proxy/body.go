@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -51,6 +52,11 @@ func ReadBody(r io.Reader, most int64) (*Body, error) {
 
 // Bytes is the body. It is valid until Release.
 func (b *Body) Bytes() []byte { return *b.buf }
+
+// Splice puts text in the place of the bytes from up to to. It is called before an engine gets the body.
+func (b *Body) Splice(from, to int, text string) {
+	*b.buf = slices.Replace(*b.buf, from, to, []byte(text)...)
+}
 
 // Release lets go of the body.
 func (b *Body) Release() {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/levelrail/levelrail/caddymodule/meter"
@@ -22,10 +23,17 @@ var (
 	plainBuffers = sync.Pool{New: func() any { b := make([]byte, plainBuffer); return &b }}
 )
 
+// Progress is how far an answer has come, for whoever asks while it is sent.
+type Progress struct {
+	Events atomic.Int64 // data events of a stream, about one for each token
+	Bytes  atomic.Int64 // of the body, to the client
+}
+
 // Sent is what came of sending an answer.
 type Sent struct {
 	Bytes     int64     // of the body, to the client
 	FirstByte time.Time // when the engine's first byte of the body was read; zero: none came
+	Stream    bool      // the answer is an event stream
 	Seen      openai.Seen
 }
 
@@ -51,49 +59,77 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 	defer pool.Put(buf)
 	rc := http.NewResponseController(w)
 	flush := events || a.ContentLength < 0
-	tail := openai.NewTail(a.Header.Get("Content-Type"), a.Header.Get("Content-Encoding"))
-	var sent Sent
+	tail := openai.NewTail(a.Header.Get("Content-Type"), a.Header.Get("Content-Encoding"), a.call.Limits.UsageScanBytes)
+	defer tail.End() // a compressed answer's copy is read by somebody
+	var hide *openai.Hider
+	if a.hides(events) {
+		hide = new(openai.Hider)
+	}
+	sent := Sent{Stream: events}
 	if flush {
 		if err := rc.Flush(); err != nil {
 			return sent, a.clientGone(err)
 		}
 	}
+	write := func(p []byte) error {
+		if len(p) == 0 {
+			return nil
+		}
+		n, err := w.Write(p)
+		sent.Bytes += int64(n)
+		if err == nil && flush {
+			err = rc.Flush()
+		}
+		if a.call.Progress != nil {
+			a.call.Progress.Bytes.Store(sent.Bytes)
+			a.call.Progress.Events.Store(tail.Events())
+		}
+		return err
+	}
 	for {
 		n, err := a.Body.Read(*buf)
 		if n > 0 {
-			if sent.Bytes == 0 {
+			if sent.FirstByte.IsZero() {
 				sent.FirstByte = time.Now()
 			}
 			a.watch.stop() // a client that reads slowly is not the engine's silence
 			tail.Write((*buf)[:n])
-			written, werr := w.Write((*buf)[:n])
-			sent.Bytes += int64(written)
-			if werr == nil && flush {
-				werr = rc.Flush()
+			piece := (*buf)[:n]
+			if hide != nil {
+				piece = hide.Pass(piece)
 			}
-			if werr != nil {
+			if werr := write(piece); werr != nil {
 				sent.Seen = tail.End()
 				return sent, a.clientGone(werr)
 			}
 			a.watch.output()
 		}
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			sent.Seen = tail.End()
-			return sent, nil
-		default:
-			f := failure(a.ctx, a.client, err)
-			if tail.Border() && f.End != meter.ClientGone {
-				// A stream's reader may not notice a cut; an error event it does.
-				n, _ := w.Write(lastWords(f).Event())
-				sent.Bytes += int64(n)
-				rc.Flush() // the cut that follows says it again
-			}
-			sent.Seen = tail.End()
-			return sent, f
+		if err == nil {
+			continue
 		}
+		border := tail.Border()
+		sent.Seen = tail.End()
+		if hide != nil {
+			if werr := write(hide.Rest()); werr != nil {
+				return sent, a.clientGone(werr)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return sent, nil
+		}
+		f := failure(a.ctx, a.client, err)
+		if border && f.End != meter.ClientGone {
+			// A stream's reader may not notice a cut; an error event it does. The cut that follows says it again.
+			write(lastWords(f).Event())
+		}
+		return sent, f
 	}
+}
+
+// hides tells whether the answer has what the client did not ask for. An answer of unknown length only: one that says its
+// length cannot lose a part.
+func (a *Answer) hides(events bool) bool {
+	return a.call.Hide && events && a.ContentLength < 0 && a.Header.Get("Content-Encoding") == ""
 }
 
 func (a *Answer) clientGone(err error) *Failure { return &Failure{End: meter.ClientGone, Err: err} }

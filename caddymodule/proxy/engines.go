@@ -99,6 +99,9 @@ type Call struct {
 	Body    *Body       // nil: none
 	Targets []wire.RouteTarget
 	Limits  wire.Limits
+	// Hide keeps from the client what the engine says only because the gateway has asked it for a stream's usage.
+	Hide     bool
+	Progress *Progress // told of the answer's progress; may be nil
 }
 
 // The causes for which the gateway itself ends a call.
@@ -111,6 +114,7 @@ var (
 type Answer struct {
 	*http.Response
 	Target wire.RouteTarget
+	call   *Call
 	client context.Context // ends when the client leaves
 	ctx    context.Context // ends for that or for a timeout; its cause tells
 	watch  *watchdog
@@ -167,7 +171,7 @@ func (e *Engines) try(client context.Context, c Call, t wire.RouteTarget) (*Answ
 		cancel(nil)
 		return nil, f
 	}
-	return &Answer{Response: resp, Target: t, client: client, ctx: ctx, watch: w}, nil
+	return &Answer{Response: resp, Target: t, call: &c, client: client, ctx: ctx, watch: w}, nil
 }
 
 // Close ends the call; the connection is kept when the answer was read to its end.

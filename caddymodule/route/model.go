@@ -16,7 +16,7 @@ type Model struct {
 	Domain   string
 	Paths    *Paths           // what its engine serves
 	Body     engine.BodyTable // which body fields its engine reads
-	Fields   *openai.Fields   // model, and all fields that Body names
+	Fields   *openai.Fields   // those that the gateway reads itself, and all that Body names
 	Targets  []wire.RouteTarget
 	Serving  bool
 	Asleep   bool
@@ -39,7 +39,7 @@ func newModel(r wire.Route) (*Model, error) {
 	}
 	body := e.Body()
 	m := &Model{Name: r.Model, Engine: r.Engine, Names: r.Names, Domain: r.Domain, Paths: pathsOf(e), Body: body,
-		Fields: openai.NewFields(slices.Concat([]string{"model"}, body.Length, body.Count, body.Refuse)...), Targets: r.Targets,
+		Fields: openai.NewFields(slices.Concat([]string{"model", "stream", "stream_options", "prompt"}, body.Length, body.Count, body.Refuse)...), Targets: r.Targets,
 		Serving: r.Serving, Asleep: r.Asleep, Reason: r.Reason, Limits: r.Limits, Created: r.CreatedAt.Unix(), wireForm: r}
 	if len(m.Names) == 0 {
 		m.Names = []string{r.Model}

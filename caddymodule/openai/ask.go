@@ -1,0 +1,76 @@
+package openai
+
+import "bytes"
+
+// Change is one edit of a body: the bytes from From up to To become Text.
+type Change struct {
+	From, To int
+	Text     string
+}
+
+// wish is what makes an engine tell a stream's usage.
+const wish = `{"include_usage":true}`
+
+// AskUsage says how a request for a stream has to change for the engine to tell its usage at the end. change is nil where
+// nothing is to be done: the body asks for no stream, or asks for usage itself (asked). The body is one that Walk takes, with
+// stream and stream_options among its fields.
+func AskUsage(body []byte, m Members) (change *Change, asked bool) {
+	if v, ok := m.Get("stream"); !ok || string(v) != "true" {
+		return nil, false
+	}
+	options, ok := m.Get("stream_options")
+	if !ok {
+		at := bytes.IndexByte(body, '{') + 1
+		return &Change{at, at, `"stream_options":` + wish + `,`}, false
+	}
+	if in, err := Walk(options, optionFields); err == nil {
+		if v, _ := in.Get("include_usage"); string(v) == "true" {
+			return nil, true
+		}
+	} else if string(options) != "null" {
+		return nil, false // the engine refuses it, in its own words
+	}
+	// Without include_usage the other options say nothing to any engine; with it they would begin to.
+	from, to, ok := span(body, "stream_options")
+	if !ok {
+		return nil, false
+	}
+	return &Change{from, to, wish}, false
+}
+
+var optionFields = NewFields("include_usage")
+
+// span is where a top-level member's value stands.
+func span(body []byte, name string) (from, to int, ok bool) {
+	s := scanner{b: body}
+	if s.peek() != '{' {
+		return 0, 0, false
+	}
+	for s.i++; s.peek() == '"'; s.i++ {
+		text, escaped, err := s.str()
+		if err != nil {
+			return 0, 0, false
+		}
+		if escaped {
+			if text, err = unescape(text); err != nil {
+				return 0, 0, false
+			}
+		}
+		if s.peek() != ':' {
+			return 0, 0, false
+		}
+		s.i++
+		s.space()
+		from = s.i
+		if s.skip() != nil {
+			return 0, 0, false
+		}
+		if string(text) == name {
+			return from, s.i, true
+		}
+		if s.peek() != ',' {
+			return 0, 0, false
+		}
+	}
+	return 0, 0, false
+}

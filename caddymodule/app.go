@@ -51,7 +51,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.shared = v.(*shared)
-	return nil
+	return a.shared.metrics.register(ctx.GetMetricsRegistry())
 }
 
 func (a *App) defaults() error {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"io"
 	"net/http"
@@ -105,3 +106,6 @@ func (h *host) caughtUp() {
 		return true
 	})
 }
+
+// hashOf is how a key's text is looked up.
+func hashOf(secret string) route.Hash { return sha256.Sum256([]byte(secret)) }

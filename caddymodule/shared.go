@@ -14,6 +14,7 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/gateway"
 	"github.com/levelrail/levelrail/caddymodule/limit"
 	"github.com/levelrail/levelrail/caddymodule/link"
+	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/client"
 )
@@ -30,6 +31,8 @@ type shared struct {
 	link    *link.Link
 	engines *proxy.Engines
 	client  *client.Client
+	meter   *meter.Meter
+	metrics *metrics
 	log     *currentLog
 	serves  atomic.Pointer[link.Serves]
 
@@ -50,7 +53,9 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	s.serves.Store(new(link.Serves))
 	text := slog.New(s.log.handler())
 	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text})
-	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Sink: s.log, Log: text, Now: time.Now}
+	s.meter = meter.New(meter.Options{ControlPlane: c, GatewayID: s.link.ID, Directory: key.dir, Settings: s.metering, Log: text})
+	s.metrics = newMetrics(s)
+	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now}
 	s.link.Load()
 	return s, nil
 }
@@ -65,7 +70,10 @@ func (s *shared) start(log *zap.Logger, serves link.Serves) {
 	s.started.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel, s.done = cancel, make(chan struct{})
-		go func() { defer close(s.done); s.link.Run(ctx) }()
+		var both sync.WaitGroup
+		both.Go(func() { s.link.Run(ctx) })
+		both.Go(func() { s.meter.Run(ctx) })
+		go func() { defer close(s.done); both.Wait() }()
 	})
 }
 
@@ -75,10 +83,23 @@ func (s *shared) enter() { s.requests.Add(1) }
 func (s *shared) leave() {
 	if s.requests.Add(-1) == 0 && s.ended.Load() {
 		s.engines.CloseIdle()
+		s.meter.Save() // what the last requests of an old configuration have cost; the next run sends it
 	}
 }
 
-// Destruct ends the link, which writes its table. Requests that still run have all they need: the table they began with,
+// metering is what the control plane wants of the meter. It says it with every model, and the same with each.
+func (s *shared) metering() meter.Settings {
+	for _, m := range s.link.Table().Models() {
+		l := m.Limits
+		return meter.Settings{Flush: time.Duration(l.UsageFlushSeconds) * time.Second, BatchRows: int(l.UsageBatchRows), MaxRows: l.UsageMaxBuffered}
+	}
+	return meter.Settings{}
+}
+
+// exitTime is how long the end waits for requests that are being cut, so that they are counted.
+const exitTime = time.Second
+
+// Destruct ends the link, which writes its table, and the meter, which writes its counts. Requests that still run have all they need: the table they began with,
 // and connections that are closed when the last of them is done.
 func (s *shared) Destruct() error {
 	s.started.Do(func() {}) // a start that comes too late does nothing
@@ -86,8 +107,12 @@ func (s *shared) Destruct() error {
 		s.cancel()
 		<-s.done
 	}
-	s.client.Close()
+	for wait := time.Now().Add(exitTime); caddy.Exiting() && s.requests.Load() > 0 && time.Now().Before(wait); {
+		time.Sleep(time.Millisecond)
+	}
 	s.ended.Store(true)
+	s.meter.Save()
+	s.client.Close()
 	s.engines.CloseIdle()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,13 +54,16 @@ type Link struct {
 	table atomic.Pointer[route.Table]
 	live  atomic.Bool // a watch is connected and has said everything
 	again chan struct{}
-	state state // Run's alone, and Load's before it
+	id    func() string
+	fresh atomic.Int64 // Unix nanoseconds of when the table was last known to be the control plane's; 0: never
+	state state        // Run's alone, and Load's before it
 	save  *saver
 }
 
 // New returns a link with an empty table. It starts nothing and touches no file.
 func New(o Options) *Link {
 	l := &Link{o: o, save: newSaver(o.Directory, o.Log), again: make(chan struct{}, 1)}
+	l.id = sync.OnceValue(func() string { return gatewayID(o.Directory, o.Log) })
 	l.state.table, l.state.log = new(route.Table), o.Log
 	l.table.Store(l.state.table)
 	return l
@@ -70,6 +74,18 @@ func (l *Link) Table() *route.Table { return l.table.Load() }
 
 // Live tells whether the table is the control plane's present one, as far as the connection shows.
 func (l *Link) Live() bool { return l.live.Load() }
+
+// ID is the gateway's id, kept in the state directory. The first call makes it there if it is missing.
+func (l *Link) ID() string { return l.id() }
+
+// Age is how long ago the table was known to be the control plane's present one; false: it never was.
+func (l *Link) Age() (time.Duration, bool) {
+	if l.live.Load() {
+		return 0, true
+	}
+	at := l.fresh.Load()
+	return max(0, time.Since(time.Unix(0, at))), at != 0
+}
 
 // Load reads the copy on disk, so that the first request is served by it. It only reads, and a copy that is missing or
 // broken leaves the table empty: the watch will say everything. Call it before Run.
@@ -84,6 +100,7 @@ func (l *Link) Load() {
 	case s != nil:
 		l.state = *s
 		l.table.Store(s.table)
+		l.fresh.Store(s.savedAt.UnixNano())
 		models, keys := s.table.Len()
 		l.o.Log.Info("serving from kept routes and keys", "models", models, "keys", keys, "saved_at", s.savedAt)
 	}
@@ -106,12 +123,14 @@ func (l *Link) Run(ctx context.Context) {
 	go func() { defer close(done); l.save.run(ctx) }()
 	defer func() { <-done }()
 
-	id := gatewayID(l.o.Directory, l.o.Log)
+	id := l.ID()
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := l.follow(ctx, id, func() { pause, said = firstPause, "" })
-		l.live.Store(false)
+		if l.live.Swap(false) {
+			l.fresh.Store(time.Now().UnixNano())
+		}
 		if ctx.Err() != nil {
 			return
 		}

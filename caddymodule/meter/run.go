@@ -103,10 +103,13 @@ func (m *Meter) Run(ctx context.Context) {
 	}
 }
 
-// Save brings what has been counted to the disk, and nowhere else.
+// Save brings what has been counted to the disk, and nowhere else. A meter that has neither run nor counted touches nothing.
 func (m *Meter) Save() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.state == nil && m.sums.rows.Load() == 0 {
+		return
+	}
 	m.collect()
 	m.write()
 }

@@ -42,8 +42,12 @@ type Sent struct {
 // the headers are sent, so all that is left is to cut the connection.
 func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 	h := w.Header()
-	answerHeader(h, a)
 	events := openai.MediaType(a.Header.Get("Content-Type")) == "text/event-stream"
+	var hide *openai.Hider
+	if a.call.Hide && events && a.Header.Get("Content-Encoding") == "" {
+		hide, a.ContentLength = new(openai.Hider), -1 // what is left of it has another length
+	}
+	answerHeader(h, a)
 	if events { // proxies in front must not collect events
 		h["Cache-Control"] = []string{"no-cache"}
 		h["X-Accel-Buffering"] = []string{"no"}
@@ -61,10 +65,6 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 	flush := events || a.ContentLength < 0
 	tail := openai.NewTail(a.Header.Get("Content-Type"), a.Header.Get("Content-Encoding"), a.call.Limits.UsageScanBytes)
 	defer tail.End() // a compressed answer's copy is read by somebody
-	var hide *openai.Hider
-	if a.hides(events) {
-		hide = new(openai.Hider)
-	}
 	sent := Sent{Stream: events}
 	if flush {
 		if err := rc.Flush(); err != nil {
@@ -124,12 +124,6 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 		}
 		return sent, f
 	}
-}
-
-// hides tells whether the answer has what the client did not ask for. An answer of unknown length only: one that says its
-// length cannot lose a part.
-func (a *Answer) hides(events bool) bool {
-	return a.call.Hide && events && a.ContentLength < 0 && a.Header.Get("Content-Encoding") == ""
 }
 
 func (a *Answer) clientGone(err error) *Failure { return &Failure{End: meter.ClientGone, Err: err} }

@@ -5,6 +5,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/levelrail/levelrail/caddymodule/gateway"
 )
 
 // parseOption reads the global option:
@@ -60,15 +62,39 @@ func placeholder(s string) bool {
 	return false
 }
 
-// parseDirective reads the handler directive, which has nothing to set: what a model serves, and to whom, comes from the
+// parseDirective reads the handler directive, which has one thing to set: what a model serves, and to whom, comes from the
 // control plane.
+//
+//	levelrail {
+//		cross_origin https://app.example.com https://other.example.com
+//	}
 func parseDirective(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	h.Next() // the directive's name
 	if h.NextArg() {
-		return nil, h.Errf("unexpected %q after levelrail; the directive stands alone, and where the control plane is goes into the global options", h.Val())
+		return nil, h.Errf("unexpected %q after levelrail; the directive stands alone or with a block, and where the control plane is goes into the global options", h.Val())
 	}
+	handler := new(Handler)
 	for h.NextBlock(0) {
-		return nil, h.Errf("levelrail has no setting %q in a site; control_plane, state_dir and url go into the global options: { levelrail { … } }", h.Val())
+		switch name := h.Val(); name {
+		case "cross_origin":
+			if handler.CrossOrigin != nil {
+				return nil, h.Err("cross_origin stands twice; put all origins into one line")
+			}
+			handler.CrossOrigin = h.RemainingArgs()
+			if len(handler.CrossOrigin) == 0 {
+				return nil, h.Err("cross_origin needs one origin or more, like https://app.example.com, or * for all")
+			}
+			for _, origin := range handler.CrossOrigin {
+				if placeholder(origin) {
+					return nil, h.Errf("cross_origin takes no placeholders: %s", origin)
+				}
+				if err := gateway.CheckOrigin(origin); err != nil {
+					return nil, h.WrapErr(err)
+				}
+			}
+		default:
+			return nil, h.Errf("levelrail has no setting %q in a site; it has cross_origin, and control_plane, state_dir and url go into the global options: { levelrail { … } }", name)
+		}
 	}
-	return new(Handler), nil
+	return handler, nil
 }

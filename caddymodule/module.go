@@ -8,11 +8,14 @@
 package caddymodule
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/levelrail/levelrail/caddymodule/gateway"
 )
 
 func init() {
@@ -26,6 +29,10 @@ func init() {
 // Handler serves the OpenAI API for the models that the app knows. It answers everything that reaches it and calls no
 // next handler.
 type Handler struct {
+	// CrossOrigin are the origins whose web pages may use the gateway, such as https://app.example.com; * is every one.
+	// Default: none, and a browser's preflight is refused like any method that is not served.
+	CrossOrigin gateway.Origins `json:"cross_origin,omitempty"`
+
 	shared *shared
 }
 
@@ -36,6 +43,11 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the app, which Caddy provisions first even when the configuration does not name it.
 func (h *Handler) Provision(ctx caddy.Context) error {
+	for _, origin := range h.CrossOrigin {
+		if err := gateway.CheckOrigin(origin); err != nil {
+			return fmt.Errorf("levelrail: cross_origin: %w", err)
+		}
+	}
 	app, err := ctx.App("levelrail")
 	if err != nil {
 		return err
@@ -52,7 +64,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	h.shared.enter()
 	defer h.shared.leave()
-	h.shared.gateway.ServeHTTP(w, r)
+	if !h.CrossOrigin.Allow(h.shared.gateway, w, r) {
+		h.shared.gateway.ServeHTTP(w, r)
+	}
 	return nil
 }
 

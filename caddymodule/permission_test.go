@@ -13,7 +13,7 @@ import (
 func TestOnDemandCertificates(t *testing.T) {
 	port := freePort(t)
 	h := newHost(t,
-		"\tlevelrail {\n", "\tskip_install_trust\n\ton_demand_tls {\n\t\tpermission levelrail\n\t}\n\tlevelrail {\n",
+		"\tlevelrail {\n", "\tskip_install_trust\n\tlevelrail {\n",
 		"# Further sites.", "https://:"+port+" {\n\tbind 127.0.0.1\n\ttls {\n\t\tissuer internal\n\t\ton_demand\n\t}\n\tlevelrail\n}\n# Further sites.")
 	r := h.route("own")
 	r.Domain = "own.example.com"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/levelrail/levelrail"
 	_ "github.com/levelrail/levelrail/caddymodule"
+	"github.com/levelrail/levelrail/caddymodule/public"
 )
 
 const defaultConfig = "/etc/levelrail/Caddyfile"
@@ -29,6 +30,7 @@ func main() {
 		fmt.Printf("levelrail-gateway %s (Caddy %s)\n", levelrail.Version, upstream)
 		return
 	}
+	caddycmd.RegisterCommand(public.Command(defaultConfig))
 	caddycmd.Main()
 }
 

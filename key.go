@@ -121,6 +121,22 @@ func (u Usage) ObjectID() string {
 	return u.Hour.UTC().Format("2006010215") + "/" + u.KeyID + "/" + u.Model
 }
 
+// Add adds another row's sums. The hour, key, model, owner and tags stay those of u.
+func (u *Usage) Add(o Usage) {
+	u.Requests += o.Requests
+	u.OK += o.OK
+	u.ClientErrors += o.ClientErrors
+	u.ServerErrors += o.ServerErrors
+	u.Limited += o.Limited
+	u.Aborted += o.Aborted
+	u.WithUsage += o.WithUsage
+	u.InputTokens += o.InputTokens
+	u.OutputTokens += o.OutputTokens
+	u.ResponseBytes += o.ResponseBytes
+	u.DurationMS += o.DurationMS
+	u.FirstByteMS += o.FirstByteMS
+}
+
 // NewID returns prefix_ and 128 random bits in lower-case base 32.
 func NewID(prefix string) string {
 	var b [16]byte

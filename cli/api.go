@@ -23,6 +23,7 @@ type API interface {
 	SetHubToken(ctx context.Context, name, token string) (wire.Changed, error)
 	Logs(ctx context.Context, model string, o client.LogOptions, each func(wire.LogLine) error) error
 	Keys(ctx context.Context, model string) ([]wire.Key, error)
+	ModelUsage(ctx context.Context, model, since string) (wire.UsageReport, error)
 	CreateKey(ctx context.Context, model string, k wire.CreateKey) (wire.NewKey, error)
 	RevokeKey(ctx context.Context, model, id string) (wire.Key, error)
 	Nodes(ctx context.Context) ([]wire.Node, error)

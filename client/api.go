@@ -76,6 +76,13 @@ func (c *Client) Keys(ctx context.Context, model string) ([]wire.Key, error) {
 	return list[wire.Key](ctx, c, "/models"+seg(model)+"/keys")
 }
 
+// ModelUsage reports what each key of a model used since a duration back (24h) or a time (RFC 3339). Ability read.
+func (c *Client) ModelUsage(ctx context.Context, model, since string) (wire.UsageReport, error) {
+	var out wire.UsageReport
+	err := c.do(ctx, http.MethodGet, root+"/models"+seg(model)+"/usage", url.Values{"since": {since}}, nil, &out)
+	return out, err
+}
+
 // CreateKey makes a further key of a model; its text is in the answer and nowhere else. Ability write:sensitive.
 func (c *Client) CreateKey(ctx context.Context, model string, k wire.CreateKey) (wire.NewKey, error) {
 	return one[wire.NewKey](ctx, c, http.MethodPost, "/models"+seg(model)+"/keys", k)

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,12 @@ type Settings struct {
 	DialTimeout   time.Duration `env:"APP_MODEL_GATEWAY_DIAL_TIMEOUT" default:"5s" doc:"How long the gateway tries to connect to an engine. 0: no limit."`
 	HeaderTimeout time.Duration `env:"APP_MODEL_GATEWAY_HEADER_TIMEOUT" default:"5m" doc:"How long the gateway waits for an engine's response headers; a completion that does not stream sends none until it is finished. Exceeded: 504. 0: no limit."`
 	IdleTimeout   time.Duration `env:"APP_MODEL_GATEWAY_IDLE_TIMEOUT" default:"2m" doc:"Longest gap in an engine's response. It is a gap, not a total, so a long stream is never cut. 0: no limit."`
+
+	UsageFlush     time.Duration `env:"APP_MODEL_USAGE_FLUSH_INTERVAL" default:"30s" doc:"How often a gateway sends what it has counted. It is also what a gateway that dies at once may lose."`
+	UsageBatch     int64         `env:"APP_MODEL_USAGE_BATCH_SIZE" default:"200" doc:"Hourly sums that a gateway sends at a time."`
+	UsageBuffered  int64         `env:"APP_MODEL_USAGE_MAX_BUFFERED" default:"10000" doc:"Hourly sums that a gateway keeps while it cannot send; more are dropped and logged."`
+	UsageScanBytes int64         `env:"APP_MODEL_USAGE_SCAN_BYTES" default:"16384" doc:"Tail of a response that is searched for its usage. 0: tokens are not counted."`
+	UsageStream    string        `env:"APP_MODEL_USAGE_STREAM" default:"limited" doc:"Streams whose client did not ask for usage: asked counts such a stream as a request only; limited lets the gateway ask the engine itself where the key has a limit of tokens, and hides the extra event from the client; always does so for every key."`
 }
 
 // environmentFile is where an operator sets them; errors name it.
@@ -53,6 +60,9 @@ func LoadSettings(getenv func(string) string, document map[string]string) (Setti
 	if !strings.HasPrefix(s.HubBaseURL, "https://") && !strings.HasPrefix(s.HubBaseURL, "http://") {
 		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_HF_BASE_URL: %q is not an address", environmentFile, s.HubBaseURL).WithNext("write it like https://huggingface.co")
 	}
+	if !slices.Contains([]string{"asked", "limited", "always"}, s.UsageStream) {
+		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_STREAM: %q is none of asked, limited, always", environmentFile, s.UsageStream).WithNext("write limited, or leave it out")
+	}
 	return s, nil
 }
 
@@ -60,5 +70,6 @@ func LoadSettings(getenv func(string) string, document map[string]string) (Setti
 func (s Settings) Limits() wire.Limits {
 	whole := func(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.RetryAfter),
-		DialTimeoutSeconds: whole(s.DialTimeout), HeaderTimeout: whole(s.HeaderTimeout), IdleTimeout: whole(s.IdleTimeout)}
+		DialTimeoutSeconds: whole(s.DialTimeout), HeaderTimeout: whole(s.HeaderTimeout), IdleTimeout: whole(s.IdleTimeout),
+		UsageFlushSeconds: max(whole(s.UsageFlush), 1), UsageBatchRows: s.UsageBatch, UsageMaxBuffered: s.UsageBuffered, UsageScanBytes: s.UsageScanBytes, UsageStream: s.UsageStream}
 }

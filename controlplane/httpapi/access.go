@@ -37,6 +37,7 @@ var (
 	people   = []Door{DoorAPI, DoorTLS}
 	watchers = []Door{DoorAPI, DoorTLS, DoorGateway, DoorAgent}
 	agents   = []Door{DoorAgent}
+	gateways = []Door{DoorGateway}
 	anyone   = []Door{DoorAPI, DoorTLS, DoorGateway, DoorAgent}
 )
 
@@ -55,6 +56,7 @@ var table = map[string]access{
 	"list-keys":      {levelrail.AbilityRead, people},
 	"create-key":     {levelrail.AbilityWriteSensitive, people},
 	"revoke-key":     {levelrail.AbilityWrite, people},
+	"get-usage":      {levelrail.AbilityRead, people},
 	"list-nodes":     {levelrail.AbilityRead, people},
 	"get-node":       {levelrail.AbilityRead, people},
 	"list-tokens":    {levelrail.AbilityRoot, people},
@@ -65,6 +67,7 @@ var table = map[string]access{
 	"get-ca":         {"", anyone},
 	"get-openapi":    {"", anyone},
 
+	"gateway-usage":  {levelrail.AbilityRead, gateways},
 	"agent-hello":    {levelrail.AbilityWrite, agents},
 	"agent-report":   {levelrail.AbilityWrite, agents},
 	"agent-hf-token": {levelrail.AbilityWriteSensitive, agents},

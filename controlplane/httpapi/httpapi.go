@@ -40,6 +40,7 @@ import (
 // Store is what the API asks of the store. *raftstore.Store meets it, on disk and in memory.
 type Store interface {
 	Propose(ctx context.Context, by command.By, cmd command.Command) (command.Result, error)
+	View(fn func(tx *raftstore.Tx) error) error
 	Watch(ctx context.Context, after string, kinds ...levelrail.Kind) (*raftstore.Subscription, error)
 	Status() raftstore.Status
 }

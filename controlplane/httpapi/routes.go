@@ -34,6 +34,8 @@ func (s *Server) routes() {
 	operation(s, "create-key", http.MethodPost, "/models/{name}/keys", "Make a further key", s.createKey, created)
 	operation(s, "revoke-key", http.MethodDelete, "/models/{name}/keys/{id}", "Revoke a key", s.revokeKey)
 
+	operation(s, "get-usage", http.MethodGet, "/models/{name}/usage", "What each key of a model used, by the hour", s.modelUsage)
+
 	operation(s, "list-nodes", http.MethodGet, "/nodes", "List nodes", s.listNodes)
 	operation(s, "get-node", http.MethodGet, "/nodes/{id}", "Get a node by id or name", s.getNode)
 
@@ -53,6 +55,7 @@ func (s *Server) routes() {
 	operation(s, "agent-hello", http.MethodPost, "/agent/hello", "An agent's first word", s.agentHello, lenient)
 	operation(s, "agent-report", http.MethodPost, "/agent/report", "How a node stands", s.agentReport, lenient)
 	operation(s, "agent-hf-token", http.MethodGet, "/agent/models/{name}/hf-token", "A model's Hugging Face token, for its download", s.agentHubToken)
+	operation(s, "gateway-usage", http.MethodPost, "/gateway/usage", "What a gateway has counted", s.gatewayUsage, lenient)
 	operation(s, "agent-logs", http.MethodPost, "/agent/logs/{id}", "Lines that somebody has asked for", s.agentLogs)
 }
 

@@ -220,6 +220,9 @@ func load(state *boltState, r io.Reader) (BackupHeader, error) {
 	if !ended {
 		return h, fmt.Errorf("the backup is cut off after %d records", records)
 	}
+	if err := indexKeys(w); err != nil {
+		return h, err
+	}
 	m, err := readMeta(w)
 	if err != nil {
 		return h, err

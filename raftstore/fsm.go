@@ -99,6 +99,9 @@ func (f *fsm) restore(r io.Reader) error {
 	if err := f.state.replace(r); err != nil {
 		return fmt.Errorf("restore the snapshot: %w", err)
 	}
+	if err := f.index(); err != nil {
+		return fmt.Errorf("restore the snapshot: %w", err)
+	}
 	return f.state.view(func(s stateReader) error {
 		m, err := readMeta(s)
 		if err != nil {
@@ -111,4 +114,17 @@ func (f *fsm) restore(r io.Reader) error {
 		f.machine.progress.set(m.Applied)
 		return nil
 	})
+}
+
+// index makes what a snapshot of an earlier build lacks.
+func (f *fsm) index() error {
+	w, err := f.state.begin()
+	if err != nil {
+		return err
+	}
+	defer w.rollback()
+	if err := indexKeys(w); err != nil {
+		return err
+	}
+	return w.commit()
 }

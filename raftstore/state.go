@@ -50,7 +50,8 @@ var kindsWatched = []levelrail.Kind{
 // buckets lists all buckets in the order in which backups and hashes go through them.
 var buckets = append(append([]levelrail.Kind{}, kindsWatched...),
 	levelrail.KindUsage, levelrail.KindAudit,
-	command.BucketSettingsHistory, command.BucketUsageSequence, bucketIdem, bucketIdemOrder)
+	command.BucketSettingsHistory, command.BucketUsageSequence, bucketIdem, bucketIdemOrder,
+	command.BucketUsageDropped, command.BucketKeyByModel, command.BucketKeyByHash, command.BucketKeyByExpiry, command.BucketKeyUsed)
 
 const schema = 1
 

@@ -63,7 +63,7 @@ func (r Result) Decode(v any) error {
 // Removes tells whether a command gives space back, so that it is taken even when the disk is nearly full.
 func Removes(c Command) bool {
 	switch c.(type) {
-	case NodeRemove, ModelDelete, ModelRemove, ReplicaRemove, ReservationRemove, KeyRevoke, TokenRevoke, SecretRemove, WeightsRemove, PolicyRemove:
+	case NodeRemove, ModelDelete, ModelRemove, ReplicaRemove, ReservationRemove, KeyRevoke, TokenRevoke, SecretRemove, WeightsRemove, PolicyRemove, UsagePrune:
 		return true
 	}
 	return false

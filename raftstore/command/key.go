@@ -35,13 +35,13 @@ func (c KeyRevoke) Apply(t *Tx) (any, error) {
 	if k.RevokedAt == nil {
 		at := t.now
 		k.RevokedAt, k.Stamp = &at, t.stamp(k.Stamp, true)
-		put(t, k)
+		putKey(t, k)
 	}
 	return nil, nil
 }
 
-// KeyRotate makes a key in place of the one that it names in Replaces, which opens until RetireAt; without a time it is
-// revoked at once.
+// KeyRotate makes a key of the same name in place of the one that it names in Replaces, which opens until RetireAt;
+// without a time it is revoked at once.
 type KeyRotate struct {
 	Key      levelrail.Key `json:"key"`
 	RetireAt *time.Time    `json:"retire_at,omitempty"`
@@ -65,6 +65,17 @@ func (c KeyRotate) Apply(t *Tx) (any, error) {
 	if !old.Live(t.now) {
 		return nil, levelrail.Errorf(levelrail.ErrRefused, "the key %s is revoked or expired already", old.ID).WithNext("levelrail models keys create")
 	}
+	if c.Key.Name != old.Name {
+		return nil, invalid("the key %s is named %s, and so is what takes its place, not %s", old.ID, old.Name, c.Key.Name)
+	}
+	for _, m := range old.Models {
+		for _, other := range keysOf(t, m, old.Name) {
+			if other.Replaces == old.ID {
+				return nil, levelrail.Errorf(levelrail.ErrRefused, "the key %s has been replaced already, by %s", old.ID, other.ID).
+					WithNext("levelrail models keys rotate %s %s", m, other.ID)
+			}
+		}
+	}
 	if err := putNewKey(t, c.Key, old.ID); err != nil {
 		return nil, err
 	}
@@ -75,7 +86,7 @@ func (c KeyRotate) Apply(t *Tx) (any, error) {
 		old.ExpiresAt = &until
 	}
 	old.Stamp = t.stamp(old.Stamp, true)
-	put(t, old)
+	putKey(t, old)
 	return nil, nil
 }
 
@@ -104,28 +115,44 @@ func putNewKey(t *Tx, k levelrail.Key, replaces string) error {
 			return err
 		}
 	}
-	for _, other := range list[levelrail.Key](t, "") {
-		if other.ID == k.ID || other.SHA256 == k.SHA256 {
-			return levelrail.Errorf(levelrail.ErrConflict, "the key %s is there already", other.ID)
-		}
-		if other.ID == replaces || other.Name != k.Name || !other.Live(t.now) || t.retiring(other) {
-			continue
-		}
-		for _, m := range k.Models {
-			if slices.Contains(other.Models, m) {
-				return levelrail.Errorf(levelrail.ErrConflict, "the model %s has a key named %s already", m, k.Name).
-					WithNext("choose another name, or levelrail models keys revoke %s %s", m, other.ID)
+	taken := k.ID
+	if t.raw(levelrail.KindKey, k.ID) == nil {
+		taken = keyByHash(t, k.SHA256)
+	}
+	if taken != "" {
+		return levelrail.Errorf(levelrail.ErrConflict, "the key %s is there already", taken)
+	}
+	for _, m := range k.Models {
+		others := keysOf(t, m, k.Name)
+		for _, other := range others {
+			if other.ID == replaces || !other.Live(t.now) || retiring(other, others) {
+				continue
 			}
+			return levelrail.Errorf(levelrail.ErrConflict, "the model %s has a key named %s already", m, k.Name).
+				WithNext("choose another name, or levelrail models keys revoke %s %s", m, other.ID)
 		}
 	}
 	k.RevokedAt, k.Owner, k.Stamp = nil, orDefault(k.Owner), t.stamp(levelrail.Stamp{}, false)
-	put(t, k)
+	putKey(t, k)
 	return nil
 }
 
-// retiring tells whether another key has been made in this one's place.
-func (t *Tx) retiring(k levelrail.Key) bool {
-	return slices.ContainsFunc(list[levelrail.Key](t, ""), func(other levelrail.Key) bool { return other.Replaces == k.ID })
+// retiring tells whether another key, which then has the same name, has been made in this one's place.
+func retiring(k levelrail.Key, sameName []levelrail.Key) bool {
+	return slices.ContainsFunc(sameName, func(other levelrail.Key) bool { return other.Replaces == k.ID })
+}
+
+// keyByHash is the id of the key with that hash, "" for none.
+func keyByHash(t *Tx, hash string) string {
+	value := t.raw(BucketKeyByHash, hash)
+	if value == nil {
+		return ""
+	}
+	id, _, err := DecodeValue[string](BucketKeyByHash, hash, value)
+	if err != nil {
+		panic(err)
+	}
+	return id
 }
 
 func isHash(s string) bool {

@@ -33,8 +33,8 @@ func (c ModelDelete) Apply(t *Tx) (any, error) {
 	}
 	m.Deleting, m.Stamp = true, t.stamp(m.Stamp, true)
 	put(t, m)
-	for _, k := range list[levelrail.Key](t, "") {
-		if k.RevokedAt != nil || !slices.Contains(k.Models, c.Name) {
+	for _, k := range keysOf(t, c.Name, "") {
+		if k.RevokedAt != nil {
 			continue
 		}
 		if len(k.Models) == 1 {
@@ -44,7 +44,7 @@ func (c ModelDelete) Apply(t *Tx) (any, error) {
 			k.Models = without(k.Models, c.Name)
 		}
 		k.Stamp = t.stamp(k.Stamp, true)
-		put(t, k)
+		putKey(t, k)
 	}
 	return nil, putNewJob(t, c.Job)
 }

@@ -1,10 +1,6 @@
 package command
 
-import (
-	"slices"
-
-	"github.com/levelrail/levelrail"
-)
+import "github.com/levelrail/levelrail"
 
 // ModelRemove ends a deletion: the model, its revisions, its revoked keys, its secrets and its residency go. Replicas must
 // be gone before. Usage, jobs, audit and weights stay.
@@ -32,9 +28,9 @@ func (c ModelRemove) Apply(t *Tx) (any, error) {
 	for _, id := range ids(t, levelrail.KindRevision, c.Name+"/") {
 		drop(t, levelrail.KindRevision, id)
 	}
-	for _, k := range list[levelrail.Key](t, "") {
-		if len(k.Models) == 1 && slices.Contains(k.Models, c.Name) {
-			drop(t, levelrail.KindKey, k.ID)
+	for _, k := range keysOf(t, c.Name, "") {
+		if len(k.Models) == 1 {
+			dropKey(t, k)
 		}
 	}
 	for _, path := range ids(t, levelrail.KindSecret, "models/"+c.Name+"/") {

@@ -53,6 +53,7 @@ var kinds = []kind{
 	kindOf[CertificatePut](27, 1),
 	kindOf[PolicyPut](28, 1),
 	kindOf[PolicyRemove](29, 1),
+	kindOf[UsagePrune](30, 1),
 }
 
 var byNumber, byName = func() (map[uint16]kind, map[string]kind) {

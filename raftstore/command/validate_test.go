@@ -3,6 +3,7 @@ package command_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/raftstore/command"
@@ -74,6 +75,8 @@ func TestIncompleteCommandsAreInvalid(t *testing.T) {
 		"job that goes on":            {command.JobFinish{ID: "j", State: levelrail.JobRunning}, "done or failed"},
 		"batch without a number":      {command.UsageRecord{GatewayID: "g"}, "numbered from 1"},
 		"usage without an hour":       {command.UsageRecord{GatewayID: "g", Sequence: 1, Rows: []levelrail.Usage{{KeyID: "k", Model: "m"}}}, "no hour"},
+		"prune within an hour":        {command.UsagePrune{Before: time.Date(2026, 1, 1, 1, 30, 0, 0, time.UTC)}, "full hour"},
+		"usage that was undropped":    {command.UsageRecord{GatewayID: "g", Sequence: 1, Dropped: -1}, "dropped -1"},
 		"usage without a key":         {command.UsageRecord{GatewayID: "g", Sequence: 1, Rows: []levelrail.Usage{{Model: "m"}}}, "no key id"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +94,7 @@ func TestEveryKindNamesItsSubject(t *testing.T) {
 		if kind, id := c.Subject(); kind == "" || id == "" {
 			t.Errorf("%s is about %q %q", c.Kind(), kind, id)
 		}
-		if removes := strings.HasSuffix(c.Kind(), ".remove") || strings.HasSuffix(c.Kind(), ".revoke") || c.Kind() == "model.delete"; removes != command.Removes(c) {
+		if removes := strings.HasSuffix(c.Kind(), ".remove") || strings.HasSuffix(c.Kind(), ".revoke") || c.Kind() == "model.delete" || c.Kind() == "usage.prune"; removes != command.Removes(c) {
 			t.Errorf("%s: Removes says %v", c.Kind(), !removes)
 		}
 	}

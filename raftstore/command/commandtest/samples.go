@@ -124,6 +124,8 @@ func Samples(clusterID string) []command.Command {
 				ResponseBytes: 9000, DurationMS: 12000, FirstByteMS: 900, Owner: team, Tags: []string{"billing:search"}},
 			{Hour: At, KeyID: "key_3", Model: "chat", Requests: 1, OK: 1, Owner: team},
 		}},
+		// A batch also says when keys were used, and what the gateway had no room for.
+		command.UsageRecord{GatewayID: "gw_1", Sequence: 2, Rows: []levelrail.Usage{}, LastUsed: map[string]time.Time{"key_3": At.Add(-time.Minute), "key_none": At}, Dropped: 3},
 		command.CertificatePut{Certificate: levelrail.Certificate{Serial: "01ab", Subject: "levelrail://" + clusterID + "/node/node_a", NotAfter: At.Add(365 * 24 * time.Hour), PEM: "-----BEGIN CERTIFICATE-----\n"}},
 		command.PolicyPut{Policy: levelrail.Policy{Name: "readers", Principals: []string{"token:tok_1"}, Resources: []string{"model:chat", "model:*"}, Abilities: []levelrail.Ability{levelrail.AbilityRead}, Owner: team}},
 	}
@@ -133,6 +135,7 @@ func Samples(clusterID string) []command.Command {
 func Removals() []command.Command {
 	return []command.Command{
 		command.PolicyRemove{Name: "readers"},
+		command.UsagePrune{Before: At.Add(time.Hour)},
 		command.ModelDelete{Name: "chat", Job: &levelrail.Job{ID: "job_4", Action: "delete", Model: "chat"}},
 		command.ReplicaRemove{ID: "chat"},
 		command.ModelRemove{Name: "chat"},

@@ -93,7 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}()
 	reader := stored.New(store)
-	sealer, madeKey, err := s.openSecrets(ctx, store, reader, settings)
+	sealer, keyInFile, err := s.openSecrets(ctx, store, reader, settings)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer reports.Close()
 	world := s.worlds(store, sealer, reports)
 	keyFile := ""
-	if madeKey {
+	if keyInFile {
 		keyFile = s.masterKeyFile()
 	}
 	api := httpapi.New(httpapi.Options{
@@ -215,26 +215,22 @@ func (s *Server) masterKeyFile() string { return filepath.Join(s.dir, "master.ke
 
 // openSecrets finds the master key and checks it against the cluster. A cluster that has no check value yet is new: it gets
 // its record and the check value now.
-func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Reader, settings Settings) (sealer *seal.Sealer, made bool, err error) {
+func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Reader, settings Settings) (sealer *seal.Sealer, inFile bool, err error) {
 	d, err := reader.Read()
 	if err != nil {
 		return nil, false, err
 	}
 	check, there := d.Secrets[seal.CheckPath]
-	key, _, err := seal.Load(seal.Sources{Setting: settings.MasterKey, Credentials: s.config.Getenv("CREDENTIALS_DIRECTORY"), File: s.masterKeyFile(), Make: !there})
+	key, inFile, err := seal.Load(seal.Sources{Setting: settings.MasterKey, Credentials: s.config.Getenv("CREDENTIALS_DIRECTORY"), File: s.masterKeyFile(), Make: !there})
 	if err != nil {
 		return nil, false, err
-	}
-	made = settings.MasterKey == ""
-	if _, statErr := os.Stat(s.masterKeyFile()); statErr != nil {
-		made = false
 	}
 	id := store.Status().ClusterID
 	if sealer, err = seal.New(id, key); err != nil {
 		return nil, false, err
 	}
 	if there {
-		return sealer, made, sealer.Check(check)
+		return sealer, inFile, sealer.Check(check)
 	}
 	by := command.By{Principal: levelrail.Principal{Kind: "server", ID: store.Status().ServerID, Name: "first start"}, Ability: levelrail.AbilityRoot}
 	if _, err := store.Propose(ctx, by, command.ClusterInit{Cluster: levelrail.Cluster{ID: id}}); err != nil {
@@ -247,7 +243,7 @@ func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Re
 		return nil, false, fmt.Errorf("keep the check of the master key: %w", err)
 	}
 	s.config.Log.Info("a new cluster begins", "cluster", id, "master_key", key.ID())
-	return sealer, made, nil
+	return sealer, inFile, nil
 }
 
 // worlds returns what makes the world of views out of a state.

@@ -16,6 +16,8 @@ type Settings struct {
 	RuntimeDir string `env:"LEVELRAIL_RUNTIME_DIR" default:"/run/levelrail" doc:"Directory of the sockets api.sock, gateway.sock and agent.sock, where systemd does not hand them over."`
 	MasterKey  string `env:"APP_MASTER_KEY" secret:"true" doc:"The key that every stored secret depends on: 64 hex digits (openssl rand -hex 32), or 32 bytes in base64. It wins over the systemd credential levelrail-master-key, which wins over the file master.key that the first start makes."`
 
+	Debug bool `env:"LEVELRAIL_DEBUG" default:"false" doc:"Log every request and watch as well."`
+
 	PublicHost string `env:"APP_PUBLIC_HOST" doc:"Host name or public IP of this control plane. It becomes a name of the TLS certificate; with a public IP, models without a domain get a host name of their own, NAME.1-2-3-4.sslip.io, on gateways with a public site."`
 	HubBaseURL string `env:"APP_HF_BASE_URL" default:"https://huggingface.co" doc:"Base address of the Hugging Face Hub or of a mirror. Nodes get it from the server; a node's own setting wins there."`
 	MaxKeys    int    `env:"APP_MODEL_MAX_KEYS" default:"50" doc:"Live keys that a model may have. 0: no limit."`
@@ -34,7 +36,7 @@ type Settings struct {
 const environmentFile = "/etc/default/levelrail-server"
 
 // startOnly are the settings that a document cannot set.
-var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY"}
+var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY", "LEVELRAIL_DEBUG"}
 
 // LoadSettings reads the settings: the environment wins over the document, which wins over the default.
 func LoadSettings(getenv func(string) string, document map[string]string) (Settings, error) {

@@ -323,7 +323,7 @@ func (e *tokenError) Unwrap() error { return e.err }
 func bringFailure(err error) *fetch.Failure {
 	var t *tokenError
 	if errors.As(err, &t) {
-		f := &fetch.Failure{Reason: levelrail.HFTokenUnavailable, Message: "the Hub token of this model is set and cannot be had: " + t.err.Error(), Next: "set it again: levelrail models update --hf-token-from-env"}
+		f := &fetch.Failure{Reason: levelrail.HFTokenUnavailable, Message: "the Hub token of this model is set and cannot be had: " + t.err.Error(), Next: "set it again: HF_TOKEN=… levelrail models set-hf-token NAME"}
 		var e *levelrail.Error
 		if errors.As(err, &e) {
 			f.Message = "the Hub token of this model is set and cannot be had: " + e.Message

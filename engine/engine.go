@@ -8,6 +8,7 @@ package engine
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sort"
 
@@ -130,10 +131,12 @@ type LocalFile struct {
 
 // ImportWant is what an import shall leave in the engine's store.
 type ImportWant struct {
-	Tag    string   // to pull, when Path is empty
-	Path   string   // a GGUF file to import
-	SHA256 string   // of that file, lower-case hex
-	Names  []string // every name that the engine shall know it by, the model's own first
+	Tag    string // to pull, when Path is empty
+	Path   string // a GGUF file to import
+	SHA256 string // of that file, lower-case hex
+	// Open opens that file and says its size in bytes; the caller closes it.
+	Open  func() (io.ReadCloser, int64, error)
+	Names []string // every name that the engine shall know it by, the model's own first
 }
 
 // HubFile is one file of a repository's listing.

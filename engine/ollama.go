@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -283,11 +283,12 @@ func loopbackRegistry(tag string) bool {
 		return false
 	}
 	host := parts[0]
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+	if at, err := netip.ParseAddrPort(host); err == nil {
+		return at.Addr().IsLoopback()
 	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	name, _, _ := strings.Cut(host, ":")
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return name == "localhost" || err == nil && ip.IsLoopback()
 }
 
 var ollamaCompute = regexp.MustCompile(`msg="inference compute".*\blibrary=(\S+)`)

@@ -130,6 +130,10 @@ func TestMedian(t *testing.T) {
 	if got := median([]float64{4, 1, 3, 2}); got != 2.5 {
 		t.Errorf("%v", got)
 	}
+	// All turns together do show it.
+	if each, used := sums([]window{{done: 10, took: time.Second, used: 100}, {done: 10, took: 3 * time.Second, used: 300}}); each != 2e8 || used != 20 {
+		t.Errorf("%v %v", each, used)
+	}
 	if !math.IsNaN(median(nil)) {
 		t.Error("a median of nothing is a number")
 	}

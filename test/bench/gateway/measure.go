@@ -22,6 +22,9 @@ type window struct {
 	cpu      time.Duration // of the proxy, for each of them; 0 without a proxy
 	p50, p99 time.Duration
 	others   float64 // share of the proxy's core that went to other processes
+	done     int64   // requests, or events, in all
+	took     time.Duration
+	used     time.Duration // CPU in all
 }
 
 // turn lets a load run and measures the middle of it. p is nil where there is no proxy. unit tells how much has been done.
@@ -66,6 +69,7 @@ func (b *bench) turn(p *proxy, l *load, warm, long time.Duration, unit func() (i
 	if done <= 0 {
 		return w, fmt.Errorf("%s did nothing in %s", l.target.name, took)
 	}
+	w.done, w.took, w.used = done, took, to.cpu-from.cpu
 	w.rate, w.cpu = float64(done)/took.Seconds(), (to.cpu-from.cpu)/time.Duration(done)
 	w.p50, w.p99 = l.percentile(50), l.percentile(99)
 	w.others = max(0, float64(to.busy-from.busy-(to.cpu-from.cpu))/float64(took))
@@ -141,9 +145,19 @@ func mid(all []window, of func(window) float64) float64 {
 	return median(values)
 }
 
-func rate(w window) float64    { return w.rate }
-func cpu(w window) float64     { return float64(w.cpu) }
-func perUnit(w window) float64 { return 1 / w.rate }
+// sums is all turns of one side together: what comes seldom and then lasts, such as a collection of a large heap, is in no
+// median.
+func sums(all []window) (perUnit, cpuPerUnit float64) {
+	var done int64
+	var took, used time.Duration
+	for _, w := range all {
+		done, took, used = done+w.done, took+w.took, used+w.used
+	}
+	return float64(took) / float64(done), float64(used) / float64(done)
+}
+
+func rate(w window) float64 { return w.rate }
+func cpu(w window) float64  { return float64(w.cpu) }
 
 // profile takes a CPU profile of each proxy under a load, where profiles are wanted.
 func (b *bench) profile(name string, loads func(*proxy) *load, proxies ...*proxy) error {

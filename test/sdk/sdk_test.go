@@ -22,10 +22,10 @@ import (
 // site is a gateway with one engine behind it, which three models share: chat as engines come, busy with a single slot,
 // loading not served yet.
 type site struct {
-	url, engine                  string
-	key, keyBusy, keyLoading     string
-	stub                         *stub.Engine
-	root, program, node, python3 string
+	url, engine              string
+	key, keyBusy, keyLoading string
+	stub                     *stub.Engine
+	node                     string // where require("openai") finds the library
 }
 
 // env is what a suite in another language is told.
@@ -57,7 +57,7 @@ func TestSDKs(t *testing.T) {
 	for _, engine := range []string{stub.VLLM, stub.LlamaCpp, stub.Ollama} {
 		t.Run(engine, func(t *testing.T) {
 			s := newSite(t, engine, program)
-			s.root, s.node, s.python3 = root, nodeDir, python3
+			s.node = nodeDir
 			names := map[string][]string{}
 			t.Run("go", func(t *testing.T) { names["go"] = s.goSuite(t) })
 			t.Run("node", func(t *testing.T) {

@@ -117,7 +117,8 @@ type track struct {
 	compute  string // what the engine computes on, of the run named
 	computed string // the run that compute was read of
 
-	diagnosed string // the run that reason and message are of
+	ended     units.State // how the last run that was seen to end did
+	diagnosed string      // the run that reason and message are of
 	reason    levelrail.Reason
 	message   string
 	reading   bool // the journal is being read

@@ -36,7 +36,10 @@ func (a *Agent) judge(ctx context.Context, s *state, now time.Time) {
 		a.read(ctx, s, r)
 		c := condition(want, wanted, have, s.fetches[want.Assignment.Model], s.orders[want.Assignment.Model], t)
 		c.Since = t.condition.Since
-		if c.Ready != t.condition.Ready || c.Reason != t.condition.Reason || c.Since.IsZero() {
+		// The same word about another order is a new word: the control plane tells by its time what it is about.
+		order := fmt.Sprint(want.Assignment.Revision, "/", want.Assignment.Restarts)
+		if c.Ready != t.condition.Ready || c.Reason != t.condition.Reason || t.judged != order || c.Since.IsZero() {
+			t.judged = order
 			c.Since = now.UTC()
 			a.Log.Info("condition", "replica", r, "reason", c.Reason, "ready", c.Ready, "message", c.Message)
 		}

@@ -129,6 +129,7 @@ type track struct {
 	err     error // how the last step failed
 
 	condition levelrail.Condition
+	judged    string // the revision and count of restarts that condition is about
 }
 
 // order is what the agent remembers of bringing a model's weights.

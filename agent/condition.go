@@ -27,7 +27,7 @@ func (a *Agent) judge(ctx context.Context, s *state, now time.Time) {
 		}
 		have, t := s.have[r], s.track(r)
 		// systemd forgets how a run ended as soon as the next begins, even between the two halves of one look.
-		if (have.Engine.Failed() || have.Engine.Sub == "auto-restart") && have.Engine.ExitCode != 0 {
+		if (have.Engine.Failed() || have.Engine.Sub == "auto-restart") && have.Engine.ExitCode != 0 && t.busy == "" {
 			t.ended = have.Engine
 		}
 		if t.served > have.Engine.Restarts { // the unit was started by somebody, and systemd counts anew
@@ -85,7 +85,7 @@ func condition(want Want, wanted bool, have Have, f Fetch, o *order, t *track) l
 	}
 	u := have.Engine
 	next := "levelrail models logs " + as.Model
-	if died(t, u) && (u.Failed() || u.Restarts-t.served >= crashes) || up && t.found.State == engine.Broken {
+	if t.busy == "" && died(t, u) && (u.Failed() || u.Restarts-t.served >= crashes) || up && t.found.State == engine.Broken {
 		message, how := t.message, t.ended
 		if how.ExitCode == 0 { // it did not get as far as a process
 			how = u

@@ -61,8 +61,9 @@ deb: need-go ## the Debian packages, into dist/
 	@test/stage 'packages' packaging/build
 
 .PHONY: bench
-bench: need-go ## benchmarks; each prints a ratio to something known
-	@test/stage 'benchmarks' go test -run '^$$' -bench . $(UNIT)
+bench: need-go ## benchmarks: of packages, then the gateway against plain Caddy, as ratios (FULL=1: a quarter of an hour)
+	@test/stage 'package benchmarks' go test -run '^$$' -bench . $(UNIT)
+	@test/stage 'gateway against plain Caddy' go run ./test/bench/gateway $(if $(FULL),,-quick)
 
 .PHONY: lint
 lint: need-go ## what a reviewer would say first: format, vet, staticcheck, shellcheck

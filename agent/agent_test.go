@@ -154,6 +154,30 @@ func TestUpdateKeepsServingWhileFetching(t *testing.T) {
 	})
 }
 
+// TestSinceIsOfTheOrder: the same lack under a newer revision is said anew, with its own time, so that nobody takes it for
+// a word about the revision before.
+func TestSinceIsOfTheOrder(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		program.Store("/nonexistent/engine")
+		var since [4]time.Time
+		for rev := 2; rev < 4; rev++ {
+			time.Sleep(time.Minute)
+			asked := time.Now()
+			n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision, a.Spec.Context = rev, 1000*rev }))
+			n.until("the lack is said of it", time.Minute, func() bool {
+				c := n.status("chat").Condition
+				return c.Reason == levelrail.EngineNotInstalled && !c.Since.Before(asked)
+			})
+			since[rev] = n.status("chat").Condition.Since
+			if !n.status("chat").Condition.Ready {
+				t.Error("the old revision was taken away")
+			}
+		}
+		n.hold("it is said once", time.Minute, func() bool { return n.status("chat").Condition.Since.Equal(since[3]) })
+	})
+}
+
 // TestDelete: a withdrawn model leaves nothing but its weights.
 func TestDelete(t *testing.T) {
 	inBubble(t, func(n *node) {

@@ -26,13 +26,20 @@ func (a *Agent) judge(ctx context.Context, s *state, now time.Time) {
 			continue // nobody has said yet whether it is wanted
 		}
 		have, t := s.have[r], s.track(r)
+		// systemd forgets how a run ended as soon as the next begins, even between the two halves of one look.
+		if (have.Engine.Failed() || have.Engine.Sub == "auto-restart") && have.Engine.ExitCode != 0 && t.busy == "" {
+			t.ended = have.Engine
+		}
 		if t.served > have.Engine.Restarts { // the unit was started by somebody, and systemd counts anew
 			t.served = 0
 		}
 		a.read(ctx, s, r)
 		c := condition(want, wanted, have, s.fetches[want.Assignment.Model], s.orders[want.Assignment.Model], t)
 		c.Since = t.condition.Since
-		if c.Ready != t.condition.Ready || c.Reason != t.condition.Reason || c.Since.IsZero() {
+		// The same word about another order is a new word: the control plane tells by its time what it is about.
+		order := fmt.Sprint(want.Assignment.Revision, "/", want.Assignment.Restarts)
+		if c.Ready != t.condition.Ready || c.Reason != t.condition.Reason || t.judged != order || c.Since.IsZero() {
+			t.judged = order
 			c.Since = now.UTC()
 			a.Log.Info("condition", "replica", r, "reason", c.Reason, "ready", c.Ready, "message", c.Message)
 		}
@@ -78,16 +85,19 @@ func condition(want Want, wanted bool, have Have, f Fetch, o *order, t *track) l
 	}
 	u := have.Engine
 	next := "levelrail models logs " + as.Model
-	if died(t, u) && (u.Failed() || u.Restarts-t.served >= crashes) || up && t.found.State == engine.Broken {
-		message := t.message
+	if t.busy == "" && died(t, u) && (u.Failed() || u.Restarts-t.served >= crashes) || up && t.found.State == engine.Broken {
+		message, how := t.message, t.ended
+		if how.ExitCode == 0 { // it did not get as far as a process
+			how = u
+		}
 		if up && t.found.State == engine.Broken {
-			message = t.found.Message
+			message, how = t.found.Message, u
 		}
 		reason := levelrail.EngineFailed
 		if t.reason != "" {
 			reason = t.reason
 		}
-		return lack(reason, failureText(u, message), next)
+		return lack(reason, failureText(how, message), next)
 	}
 	if !u.Running() && t.err != nil {
 		return lack(levelrail.EngineFailed, t.err.Error(), "systemctl status "+systemd.EngineUnit(as.Replica))

@@ -40,7 +40,7 @@ func (a *Agent) begin(ctx context.Context, s *state, step Step) {
 			case StopFetch:
 				return a.stopFetch(ctx, step.Who, partials, want.FetchKey == "")
 			}
-			return a.dropFetch(step.Who)
+			return a.dropFetch(ctx, step.Who)
 		}
 		done = func(s *state, err error) {
 			o := s.order(step.Who)
@@ -124,7 +124,8 @@ func (a *Agent) stop(ctx context.Context, replica string) error {
 	for _, unit := range []string{systemd.DoorSocket(replica), systemd.DoorService(replica), systemd.EngineUnit(replica)} {
 		all = errors.Join(all, a.Units.Stop(ctx, unit))
 	}
-	return all
+	// An engine that did not end in time was killed, and is "failed" to systemd. A stop that was asked for is no failure.
+	return errors.Join(all, a.Units.ResetFailed(ctx, systemd.EngineUnit(replica)))
 }
 
 // remove takes away all that a stopped replica has on this node, except its weights.
@@ -303,14 +304,15 @@ func (a *Agent) stopFetch(ctx context.Context, model string, partials []string, 
 			return err
 		}
 	}
-	return a.dropFetch(model)
+	return a.dropFetch(ctx, model)
 }
 
-// dropFetch removes the files of a fetch that has ended. systemd forgets the unit at the next reload.
-func (a *Agent) dropFetch(model string) error {
+// dropFetch removes the files of a fetch that has ended. systemd forgets the unit at the next reload, and a failed one only
+// when it is told to.
+func (a *Agent) dropFetch(ctx context.Context, model string) error {
 	a.reload.Lock()
 	defer a.reload.Unlock()
-	return errors.Join(remove(a.Paths.unit(systemd.FetchUnit(model))), os.RemoveAll(a.Paths.fetch(model)))
+	return errors.Join(remove(a.Paths.unit(systemd.FetchUnit(model))), os.RemoveAll(a.Paths.fetch(model)), a.Units.ResetFailed(ctx, systemd.FetchUnit(model)))
 }
 
 // tokenError is a Hub token that is set and cannot be had.
@@ -323,7 +325,7 @@ func (e *tokenError) Unwrap() error { return e.err }
 func bringFailure(err error) *fetch.Failure {
 	var t *tokenError
 	if errors.As(err, &t) {
-		f := &fetch.Failure{Reason: levelrail.HFTokenUnavailable, Message: "the Hub token of this model is set and cannot be had: " + t.err.Error(), Next: "set it again: levelrail models update --hf-token-from-env"}
+		f := &fetch.Failure{Reason: levelrail.HFTokenUnavailable, Message: "the Hub token of this model is set and cannot be had: " + t.err.Error(), Next: "set it again: HF_TOKEN=… levelrail models set-hf-token NAME"}
 		var e *levelrail.Error
 		if errors.As(err, &e) {
 			f.Message = "the Hub token of this model is set and cannot be had: " + e.Message

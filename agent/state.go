@@ -117,7 +117,8 @@ type track struct {
 	compute  string // what the engine computes on, of the run named
 	computed string // the run that compute was read of
 
-	diagnosed string // the run that reason and message are of
+	ended     units.State // how the last run that was seen to end did
+	diagnosed string      // the run that reason and message are of
 	reason    levelrail.Reason
 	message   string
 	reading   bool // the journal is being read
@@ -128,6 +129,7 @@ type track struct {
 	err     error // how the last step failed
 
 	condition levelrail.Condition
+	judged    string // the revision and count of restarts that condition is about
 }
 
 // order is what the agent remembers of bringing a model's weights.

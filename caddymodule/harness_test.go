@@ -344,6 +344,7 @@ type controlPlane struct {
 	version int               // of the routes
 	counted map[string]uint64 // the last batch of usage, by gateway
 	batches []wire.UsageBatch
+	told    // what gateways say besides
 }
 
 func newControlPlane(t *testing.T, socket string) *controlPlane {
@@ -422,7 +423,11 @@ func (c *controlPlane) watch(w http.ResponseWriter, r *http.Request) {
 		c.usage(w, r)
 		return
 	}
-	if r.URL.Path != "/api/v1/watch" || r.Method != "POST" || r.URL.Query().Get("kinds") != "route,route_key" {
+	if strings.HasPrefix(r.URL.Path, "/api/v1/gateway/") && r.Method == "POST" {
+		c.gatewaySays(w, r)
+		return
+	}
+	if r.URL.Path != "/api/v1/watch" || r.Method != "POST" || r.URL.Query().Get("kinds") != "route,route_key,question" {
 		http.Error(w, "no such route", 404)
 		return
 	}

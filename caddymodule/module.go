@@ -55,6 +55,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.shared = app.(*App).shared
 	if srv, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		app.(*App).servedBy(srv)
+		srv.RegisterOnShutdown(h.shared.draining)
 	}
 	return nil
 }

@@ -13,10 +13,13 @@ import (
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/caddymodule/gateway"
 	"github.com/levelrail/levelrail/caddymodule/limit"
+	"github.com/levelrail/levelrail/caddymodule/limit/keep"
 	"github.com/levelrail/levelrail/caddymodule/link"
 	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
+	"github.com/levelrail/levelrail/caddymodule/wake"
 	"github.com/levelrail/levelrail/client"
+	"github.com/levelrail/levelrail/client/wire"
 )
 
 // pool holds what outlives configurations.
@@ -32,6 +35,8 @@ type shared struct {
 	engines *proxy.Engines
 	client  *client.Client
 	meter   *meter.Meter
+	keeper  *keep.Keeper
+	wake    *wake.Waker
 	metrics *metrics
 	log     *currentLog
 	serves  atomic.Pointer[link.Serves]
@@ -52,11 +57,17 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log)}
 	s.serves.Store(new(link.Serves))
 	text := slog.New(s.log.handler())
-	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text})
+	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text,
+		Answer: func(q wire.Question) wire.Answer { return s.gateway.Answer(q) }, Synced: func() { s.wake.Renew() }})
+	keys := limit.NewKeys(time.Now())
+	s.keeper = keep.New(keep.Options{Keys: keys, Directory: key.dir, Log: text, Now: time.Now})
+	s.wake = wake.New(wake.Options{ControlPlane: c, GatewayID: s.link.ID, Table: s.link.Next, Touch: s.touch, Log: text})
 	s.meter = meter.New(meter.Options{ControlPlane: c, GatewayID: s.link.ID, Directory: key.dir, Settings: s.metering, Log: text})
 	s.metrics = newMetrics(s)
-	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now}
+	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Keys: keys, Wake: s.wake,
+		Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now}
 	s.link.Load()
+	s.keeper.Load()
 	return s, nil
 }
 
@@ -70,10 +81,11 @@ func (s *shared) start(log *zap.Logger, serves link.Serves) {
 	s.started.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel, s.done = cancel, make(chan struct{})
-		var both sync.WaitGroup
-		both.Go(func() { s.link.Run(ctx) })
-		both.Go(func() { s.meter.Run(ctx) })
-		go func() { defer close(s.done); both.Wait() }()
+		var all sync.WaitGroup
+		for _, run := range []func(context.Context){s.link.Run, s.meter.Run, s.keeper.Run, s.wake.Run} {
+			all.Go(func() { run(ctx) })
+		}
+		go func() { defer close(s.done); all.Wait() }()
 	})
 }
 
@@ -83,26 +95,45 @@ func (s *shared) enter() { s.requests.Add(1) }
 func (s *shared) leave() {
 	if s.requests.Add(-1) == 0 && s.ended.Load() {
 		s.engines.CloseIdle()
+		s.keeper.Save()
 		s.meter.Save() // what the last requests of an old configuration have cost; the next run sends it
 	}
 }
 
-// metering is what the control plane wants of the meter. It says it with every model, and the same with each.
-func (s *shared) metering() meter.Settings {
+// limits are what the control plane says of all models. It says it with every one, and the same with each.
+func (s *shared) limits() wire.Limits {
 	for _, m := range s.link.Table().Models() {
-		l := m.Limits
-		return meter.Settings{Flush: time.Duration(l.UsageFlushSeconds) * time.Second, BatchRows: int(l.UsageBatchRows), MaxRows: l.UsageMaxBuffered}
+		return m.Limits
 	}
-	return meter.Settings{}
+	return wire.Limits{}
+}
+
+// metering is what the control plane wants of the meter.
+func (s *shared) metering() meter.Settings {
+	l := s.limits()
+	return meter.Settings{Flush: time.Duration(l.UsageFlushSeconds) * time.Second, BatchRows: int(l.UsageBatchRows), MaxRows: l.UsageMaxBuffered}
+}
+
+// touch is how often the control plane wants to hear which models are used.
+func (s *shared) touch() time.Duration {
+	return time.Duration(s.limits().ActivityTouchSeconds) * time.Second
+}
+
+// draining lets go of requests that wait for a model when the process ends. A reload lets them wait on.
+func (s *shared) draining() {
+	if caddy.Exiting() {
+		s.wake.Drain()
+	}
 }
 
 // exitTime is how long the end waits for requests that are being cut, so that they are counted.
 const exitTime = time.Second
 
-// Destruct ends the link, which writes its table, and the meter, which writes its counts. Requests that still run have all they need: the table they began with,
-// and connections that are closed when the last of them is done.
+// Destruct ends the link, which writes its table, and the meter and the limits, which write their counts. Requests that still
+// run have all they need: the table they began with, and connections that are closed when the last of them is done.
 func (s *shared) Destruct() error {
 	s.started.Do(func() {}) // a start that comes too late does nothing
+	s.wake.Drain()          // nobody would hear of a model that wakes
 	if s.cancel != nil {
 		s.cancel()
 		<-s.done
@@ -111,6 +142,7 @@ func (s *shared) Destruct() error {
 		time.Sleep(time.Millisecond)
 	}
 	s.ended.Store(true)
+	s.keeper.Save()
 	s.meter.Save()
 	s.client.Close()
 	s.engines.CloseIdle()

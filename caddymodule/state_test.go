@@ -32,6 +32,9 @@ func TestReloadCutsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("the stream was answered with %s", resp.Status)
+		}
 		r := bufio.NewReader(resp.Body)
 		say := func(what string) {
 			t.Helper()
@@ -70,7 +73,12 @@ func TestReloadCutsNothing(t *testing.T) {
 			t.Errorf("the route leads nowhere, and a new request got %d", resp.StatusCode)
 		}
 		say("after changes of keys and routes")
-		h.cp.putRoute(h.route("chat"))
+		back := h.route("chat")
+		h.cp.putRoute(back)
+		h.eventually("the route is changed back", func() bool {
+			m, _ := h.table().Model("chat")
+			return m.Targets[0].Address == back.Targets[0].Address
+		})
 		if n := pooledSlots("chat"); n != 1 {
 			t.Errorf("%d slots are taken, want the stream's", n)
 		}

@@ -53,6 +53,9 @@ func (s *session) candidates(before []string, cur string) []candidate {
 		switch {
 		case v != nil:
 			return s.verbCandidates(*v, before[i+1:], cur)
+		case sub == nil && n.bare != "":
+			v, _ := n.child(n.bare)
+			return s.verbCandidates(*v, before[i:], cur)
 		case sub == nil:
 			return nil
 		}
@@ -67,6 +70,9 @@ func (s *session) candidates(before []string, cur string) []candidate {
 	}
 	for _, sub := range n.nouns {
 		out = append(out, candidate{sub.name, sub.usage})
+	}
+	if v, _ := n.child(n.bare); v != nil {
+		out = append(out, s.verbCandidates(*v, nil, cur)...)
 	}
 	return out
 }
@@ -120,8 +126,12 @@ func (s *session) values(of string, args []string) []candidate {
 		return []candidate{{"all", "every GPU of the node"}, {"none", "run on the CPU"}, {"1", ""}, {"2", ""}}
 	case "node", "@node":
 		return s.names("@node", args)
-	case "@model", "@key", "@token":
+	case "@model", "@key", "@token", "@request":
 		return s.names(of, args)
+	case "key":
+		return s.names("@key", args)
+	case "by":
+		return plainCandidates([]string{"hour", "key"})
 	}
 	if strings.Contains(of, "|") {
 		return plainCandidates(strings.Split(of, "|"))
@@ -166,6 +176,14 @@ func (s *session) names(of string, args []string) []candidate {
 			if k.RevokedAt == nil {
 				out = append(out, candidate{k.ID, k.Name})
 			}
+		}
+	case "@request":
+		if len(args) == 0 {
+			return nil
+		}
+		requests, _ := api.Requests(ctx, args[0])
+		for _, r := range requests.Items {
+			out = append(out, candidate{r.ID, r.KeyPrefix + "…, " + span(time.Duration(r.AgeSeconds)*time.Second)})
 		}
 	case "@token":
 		tokens, _ := api.Tokens(ctx)

@@ -30,6 +30,11 @@ type fake struct {
 	made    int // counts ids and secrets
 	models  map[string]*wire.Model
 	keys    map[string][]*wire.Key // by model
+	usage   wire.UsageReport
+	flying  []wire.InFlight
+	limits  []wire.LimitState
+	heard   []string // gateways that answer
+	silent  []string // gateways that do not
 	tokens  []*wire.Token
 	nodes   []wire.Node
 	logs    []wire.LogLine
@@ -46,29 +51,34 @@ var fakeNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func newFake(t *testing.T) *fake {
 	f := &fake{
 		t: t, socket: filepath.Join(t.TempDir(), "api.sock"), models: map[string]*wire.Model{}, keys: map[string][]*wire.Key{},
-		steps: map[string][]string{}, fail: map[string]*levelrail.Error{}, changed: make(chan struct{}),
+		heard: []string{}, flying: []wire.InFlight{}, limits: []wire.LimitState{}, steps: map[string][]string{}, fail: map[string]*levelrail.Error{}, changed: make(chan struct{}),
 		status: wire.Status{ClusterID: "clu_1", Version: levelrail.Version, Server: "srv_1", Leader: "srv_1", Role: "leader", Index: 7,
 			StartedAt: fakeNow.Add(-26 * time.Hour), Gateways: wire.Counts{Total: 1, Ready: 1}, TLS: "127.0.0.1:7420", CAFile: "/var/lib/levelrail/server/tls/ca.pem"},
 	}
 	mux := http.NewServeMux()
 	for route, h := range map[string]func(*http.Request) (any, *levelrail.Error){
-		"GET /api/v1/status":                      f.getStatus,
-		"GET /api/v1/models":                      f.listModels,
-		"POST /api/v1/models":                     f.deploy,
-		"GET /api/v1/models/{name}":               f.getModel,
-		"PUT /api/v1/models/{name}":               f.update,
-		"DELETE /api/v1/models/{name}":            f.deleteModel,
-		"POST /api/v1/models/{name}/restart":      f.restart,
-		"PUT /api/v1/models/{name}/hf-token":      f.restart,
-		"POST /api/v1/models/{name}/rotate-key":   f.rotateKey,
-		"GET /api/v1/models/{name}/keys":          f.listKeys,
-		"POST /api/v1/models/{name}/keys":         f.createKey,
-		"DELETE /api/v1/models/{name}/keys/{key}": f.revokeKey,
-		"GET /api/v1/nodes":                       f.listNodes,
-		"GET /api/v1/nodes/{name}":                f.getNode,
-		"GET /api/v1/tokens":                      f.listTokens,
-		"POST /api/v1/tokens":                     f.createToken,
-		"DELETE /api/v1/tokens/{id}":              f.revokeToken,
+		"GET /api/v1/status":                           f.getStatus,
+		"GET /api/v1/models":                           f.listModels,
+		"POST /api/v1/models":                          f.deploy,
+		"GET /api/v1/models/{name}":                    f.getModel,
+		"PUT /api/v1/models/{name}":                    f.update,
+		"DELETE /api/v1/models/{name}":                 f.deleteModel,
+		"POST /api/v1/models/{name}/restart":           f.restart,
+		"PUT /api/v1/models/{name}/hf-token":           f.restart,
+		"POST /api/v1/models/{name}/rotate-key":        f.rotateKey,
+		"GET /api/v1/models/{name}/keys":               f.listKeys,
+		"POST /api/v1/models/{name}/keys":              f.createKey,
+		"DELETE /api/v1/models/{name}/keys/{key}":      f.revokeKey,
+		"POST /api/v1/models/{name}/keys/{key}/rotate": f.replaceKey,
+		"GET /api/v1/models/{name}/usage":              f.getUsage,
+		"GET /api/v1/models/{name}/requests":           f.listRequests,
+		"DELETE /api/v1/models/{name}/requests/{id}":   f.cancelRequest,
+		"GET /api/v1/models/{name}/explain":            f.explain,
+		"GET /api/v1/nodes":                            f.listNodes,
+		"GET /api/v1/nodes/{name}":                     f.getNode,
+		"GET /api/v1/tokens":                           f.listTokens,
+		"POST /api/v1/tokens":                          f.createToken,
+		"DELETE /api/v1/tokens/{id}":                   f.revokeToken,
 	} {
 		mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, h) })
 	}
@@ -289,18 +299,120 @@ func (f *fake) createKey(r *http.Request) (any, *levelrail.Error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.newKey(m.Name, k.Name, k.ExpiresInSeconds), nil
+	made := f.newKey(m.Name, k.Name, k.ExpiresInSeconds)
+	for _, k2 := range []*wire.Key{f.keys[m.Name][len(f.keys[m.Name])-1], &made.Key} {
+		k2.Limits, k2.AllowPaths, k2.AllowModels = k.Limits, k.AllowPaths, k.AllowModels
+	}
+	return made, nil
 }
 
-func (f *fake) revokeKey(r *http.Request) (any, *levelrail.Error) {
+func (f *fake) findKey(r *http.Request, id string) (*wire.Key, *levelrail.Error) {
 	for _, k := range f.keys[r.PathValue("name")] {
-		if k.ID == r.PathValue("key") {
-			k.RevokedAt = &fakeNow
+		if k.ID == id {
 			return k, nil
 		}
 	}
-	return nil, levelrail.Errorf(levelrail.ErrNotFound, "%s has no key %q", r.PathValue("name"), r.PathValue("key")).
-		WithNext("levelrail models keys list %s", r.PathValue("name"))
+	return nil, levelrail.Errorf(levelrail.ErrNotFound, "%s has no key %q", r.PathValue("name"), id).WithNext("levelrail models keys list %s", r.PathValue("name"))
+}
+
+func (f *fake) replaceKey(r *http.Request) (any, *levelrail.Error) {
+	old, err := f.findKey(r, r.PathValue("key"))
+	if err != nil {
+		return nil, err
+	}
+	in, err := body[wire.RotateKey](r)
+	if err != nil {
+		return nil, err
+	}
+	grace := int64(3600)
+	if in.GraceSeconds != nil {
+		grace = *in.GraceSeconds
+	}
+	if grace == 0 {
+		old.RevokedAt = &fakeNow
+	} else {
+		at := fakeNow.Add(time.Duration(grace) * time.Second)
+		old.ExpiresAt = &at
+	}
+	made := f.newKey(r.PathValue("name"), old.Name, 0)
+	for _, k := range []*wire.Key{f.keys[r.PathValue("name")][len(f.keys[r.PathValue("name")])-1], &made.Key} {
+		k.Limits, k.AllowPaths, k.AllowModels, k.Replaces = old.Limits, old.AllowPaths, old.AllowModels, old.ID
+	}
+	return made, nil
+}
+
+func (f *fake) getUsage(r *http.Request) (any, *levelrail.Error) {
+	m, err := f.model(r)
+	if err != nil {
+		return nil, err
+	}
+	back, bad := time.ParseDuration(r.URL.Query().Get("since"))
+	since := fakeNow.Add(-back)
+	if bad != nil {
+		if since, bad = time.Parse(time.RFC3339, r.URL.Query().Get("since")); bad != nil {
+			return nil, levelrail.Errorf(levelrail.ErrInvalid, "since cannot be read")
+		}
+	}
+	out := f.usage
+	out.Model, out.Since, out.Items, out.Keys = m.Name, since.Truncate(time.Hour), []levelrail.Usage{}, []wire.UsageOfKey{}
+	for _, u := range f.usage.Items {
+		if u.Hour.Before(out.Since) {
+			continue
+		}
+		out.Items = append(out.Items, u)
+		out.Total.Add(u)
+		i := slices.IndexFunc(out.Keys, func(k wire.UsageOfKey) bool { return k.KeyID == u.KeyID })
+		if i < 0 {
+			one := wire.UsageOfKey{KeyID: u.KeyID}
+			if k, err := f.findKey(r, u.KeyID); err == nil {
+				one.KeyName, one.KeyPrefix = k.Name, k.Prefix
+			}
+			out.Keys = append(out.Keys, one)
+			i = len(out.Keys) - 1
+		}
+		out.Keys[i].Usage.Add(u)
+	}
+	return out, nil
+}
+
+func (f *fake) listRequests(r *http.Request) (any, *levelrail.Error) {
+	if _, err := f.model(r); err != nil {
+		return nil, err
+	}
+	return wire.Requests{Items: f.flying, Gateways: f.heard, Silent: f.silent}, nil
+}
+
+func (f *fake) cancelRequest(r *http.Request) (any, *levelrail.Error) {
+	for i, q := range f.flying {
+		if q.ID == r.PathValue("id") {
+			f.flying = slices.Delete(f.flying, i, i+1)
+			return wire.CancelledRequest{ID: q.ID, Gateways: []string{q.GatewayID}}, nil
+		}
+	}
+	return nil, levelrail.Errorf(levelrail.ErrNotFound, "no gateway has the request %q of %s in flight", r.PathValue("id"), r.PathValue("name")).WithNext("levelrail models requests %s", r.PathValue("name"))
+}
+
+func (f *fake) explain(r *http.Request) (any, *levelrail.Error) {
+	k, err := f.findKey(r, r.URL.Query().Get("key"))
+	if err != nil {
+		return nil, err
+	}
+	e := wire.Explanation{Model: r.PathValue("name"), Key: *k, Opens: k.RevokedAt == nil && (k.ExpiresAt == nil || k.ExpiresAt.After(fakeNow)), Limits: f.limits, Gateways: f.heard, Silent: f.silent}
+	for i, l := range f.limits {
+		if l.RefusedLast != nil && (e.RefusedBy == nil || l.RefusedLast.After(*e.RefusedBy.RefusedLast)) {
+			e.RefusedBy = &f.limits[i]
+		}
+	}
+	return e, nil
+}
+
+func (f *fake) revokeKey(r *http.Request) (any, *levelrail.Error) {
+	k, err := f.findKey(r, r.PathValue("key"))
+	if err != nil {
+		return nil, err
+	}
+	k.RevokedAt = &fakeNow
+	return wire.Revoked{Key: *k, Gateways: f.heard, Silent: f.silent}, nil
 }
 
 func (f *fake) listNodes(*http.Request) (any, *levelrail.Error) {

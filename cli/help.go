@@ -166,15 +166,15 @@ func flagLine(f ucli.Flag) string {
 // valueName is what stands for a flag's value.
 func valueName(f ucli.Flag) string {
 	switch f.(type) {
-	case *ucli.IntFlag:
+	case *ucli.IntFlag, *ucli.Int64Flag:
 		return "N"
 	}
 	switch f.Names()[0] {
 	case "option":
 		return "NAME=VALUE"
-	case "timeout", "expires-in":
+	case "timeout", "expires-in", "grace", "since":
 		return "TIME"
-	case "name", "node", "engine", "model", "domain", "served-name", "ability":
+	case "name", "node", "engine", "model", "domain", "served-name", "ability", "key":
 		return strings.ToUpper(strings.TrimPrefix(f.Names()[0], "served-"))
 	}
 	return "VALUE"

@@ -10,27 +10,32 @@ import (
 
 // lines are a working command line for every command that there is.
 var lines = map[string]string{
-	"models deploy":       "--name new --engine ollama --model llama3.1:8b --wait --hf-token-from-env",
-	"models list":         "",
-	"models get":          "chat",
-	"models wait":         "chat",
-	"models update":       "chat --context 4096 --no-wait",
-	"models restart":      "chat --no-wait",
-	"models logs":         "chat",
-	"models rotate-key":   "chat",
-	"models set-hf-token": "chat",
-	"models delete":       "chat --yes",
-	"models keys create":  "chat --name ci",
-	"models keys list":    "chat",
-	"models keys revoke":  "chat key_0001",
-	"nodes list":          "",
-	"nodes get":           "gpu-01",
-	"engines list":        "",
-	"tokens create":       "--name ci --ability read",
-	"tokens list":         "",
-	"tokens revoke":       "tok_0002", // the second thing that the fake makes
-	"status":              "",
-	"version":             "",
+	"models deploy":          "--name new --engine ollama --model llama3.1:8b --wait --hf-token-from-env",
+	"models list":            "",
+	"models get":             "chat",
+	"models wait":            "chat",
+	"models update":          "chat --context 4096 --no-wait",
+	"models restart":         "chat --no-wait",
+	"models logs":            "chat",
+	"models rotate-key":      "chat",
+	"models set-hf-token":    "chat",
+	"models delete":          "chat --yes",
+	"models keys create":     "chat --name ci --rpm 60",
+	"models keys rotate":     "chat key_0001",
+	"models usage":           "chat",
+	"models explain":         "chat --key key_0001",
+	"models requests list":   "chat",
+	"models requests cancel": "chat req_1",
+	"models keys list":       "chat",
+	"models keys revoke":     "chat key_0001",
+	"nodes list":             "",
+	"nodes get":              "gpu-01",
+	"engines list":           "",
+	"tokens create":          "--name ci --ability read",
+	"tokens list":            "",
+	"tokens revoke":          "tok_0002", // the second thing that the fake makes
+	"status":                 "",
+	"version":                "",
 }
 
 // TestJSONEverywhere: with --json the stdout of every command is exactly one document, when it works, when the server
@@ -56,6 +61,7 @@ func TestJSONEverywhere(t *testing.T) {
 			f.do(t, "note", "a note of the server")
 			f.do(t, "version", "9.9.9")
 			f.do(t, "log", "a \x1b[31mred\x1b[0m line")
+			f.do(t, "flying", "req_1", "gw_1", "answering", "5", "7")
 			f.do(t, "then", "new", "downloading 1/2")
 			f.do(t, "then", "new", "ready")
 			run := func(words, socket string) (answer, talk string, code int) {

@@ -1,13 +1,18 @@
 package cli
 
 import (
+	"strings"
+
 	ucli "github.com/urfave/cli/v2"
+
+	"github.com/levelrail/levelrail"
 )
 
 func keysRevoke() verb {
 	return verb{
 		name: "revoke", args: "NAME KEY", usage: "end a key at once", complete: []string{"@model", "@key"},
-		long:     "KEY is the id that `levelrail models keys list NAME` shows. Answers that are under way go on to their end; new requests with the key are refused. On a terminal it asks first.",
+		long: "KEY is the id that `levelrail models keys list NAME` shows. Answers that are under way go on to their end; new requests with the key are refused. The server waits up to a second for every " +
+			"gateway that is connected to say so. If one does not, it is named and the code is 6: the key is revoked, and that gateway may still take it until it is heard of again. On a terminal it asks first.",
 		examples: []example{{"End one key", "levelrail models keys revoke chat key_7f3a…"}},
 		flags:    []ucli.Flag{yesFlag()},
 		run: func(s *session, c *ucli.Context) error {
@@ -18,14 +23,27 @@ func keysRevoke() verb {
 			if err := s.confirmRevoke(c, "the key "+arg(c, 1)+" of "+arg(c, 0)); err != nil {
 				return err
 			}
-			k, err := api.RevokeKey(s.ctx, arg(c, 0), arg(c, 1))
+			r, err := api.RevokeKey(s.ctx, arg(c, 0), arg(c, 1))
 			if err != nil {
 				return err
 			}
 			if s.json {
-				return s.document(k)
+				if err := s.document(r); err != nil {
+					return err
+				}
+			} else {
+				s.say("The key %s (%s) of %s is revoked.", r.Key.Name, r.Key.ID, arg(c, 0))
+				switch {
+				case len(r.Gateways) > 0:
+					s.say("It is refused by %s.", strings.Join(r.Gateways, ", "))
+				case len(r.Silent) == 0:
+					s.note("No gateway is connected. One that serves without the control plane refuses the key when it is connected again.")
+				}
 			}
-			s.say("The key %s (%s) of %s is revoked.", k.Name, k.ID, arg(c, 0))
+			if len(r.Silent) > 0 {
+				return levelrail.Errorf(levelrail.ErrTimeout, "%s did not say within a second that it refuses the key, and may still take it", strings.Join(r.Silent, ", ")).
+					WithNext("levelrail models keys revoke %s %s, which asks again; on the gateway's host: systemctl status levelrail-gateway", arg(c, 0), arg(c, 1))
+			}
 			return nil
 		},
 	}

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	ucli "github.com/urfave/cli/v2"
 
@@ -72,6 +74,13 @@ func (s *session) showModel(m wire.Model) {
 	f.add("Domain", m.Domain)
 	f.add("URL", m.URL)
 	f.add("Served names", strings.Join(m.ServedNames, ", "))
+	if m.LastActiveAt != nil {
+		f.add("Last used", s.ago(*m.LastActiveAt))
+	}
+	if m.Limits != nil {
+		f.add("Limits", gatewayLimits(*m.Limits))
+		f.add("Timeouts", gatewayTimeouts(*m.Limits))
+	}
 	f.add("Created", s.ago(m.CreatedAt)+by(m.CreatedBy))
 	if m.UpdatedAt.After(m.CreatedAt) {
 		f.add("Updated", s.ago(m.UpdatedAt))
@@ -101,6 +110,40 @@ func (s *session) showModel(m wire.Model) {
 		s.say("\nTry it, with a key of it in LEVELRAIL_API_KEY:\n\n%s\n", curlLine(m, "$LEVELRAIL_API_KEY"))
 	}
 	s.say("Logs: levelrail models logs %s, or on its node: journalctl LEVELRAIL_MODEL=%s", m.Name, m.Name)
+}
+
+// gatewayLimits are the limits of every request, which APP_MODEL_GATEWAY_… set.
+func gatewayLimits(l wire.Limits) string {
+	var out []string
+	add := func(n int64, text string) {
+		if n > 0 {
+			out = append(out, text)
+		}
+	}
+	add(l.MaxInflight, fmt.Sprintf("%d requests at a time", l.MaxInflight))
+	add(l.MaxBodyBytes, "bodies of "+size(l.MaxBodyBytes))
+	add(l.MaxGenLen, fmt.Sprintf("%d tokens generated", l.MaxGenLen))
+	add(l.MaxN, fmt.Sprintf("n of %d", l.MaxN))
+	if len(out) == 0 {
+		return "none"
+	}
+	return strings.Join(out, ", ")
+}
+
+func gatewayTimeouts(l wire.Limits) string {
+	var out []string
+	add := func(seconds int64, what string) {
+		if seconds > 0 {
+			out = append(out, span(time.Duration(seconds)*time.Second)+" "+what)
+		}
+	}
+	add(l.DialTimeoutSeconds, "to connect")
+	add(l.HeaderTimeout, "until an answer begins")
+	add(l.IdleTimeout, "between its parts")
+	if len(out) == 0 {
+		return "none"
+	}
+	return strings.Join(out, ", ")
 }
 
 func by(who string) string {

@@ -40,5 +40,11 @@ func (s *session) showKey(k wire.NewKey) {
 	if k.ExpiresAt != nil {
 		s.say("Expires  %s", s.until(k.ExpiresAt))
 	}
+	if l := limitsText(k.Limits); l != "" {
+		s.say("Limits   %s", l)
+	}
+	if only := scopeText(k.Key); only != "" {
+		s.say("Only     %s", only)
+	}
 	s.note("The key is shown this once: keep it.")
 }

@@ -89,6 +89,12 @@ func parse(root noun, args []string) (parsed, error) {
 			}
 		case p.verb == nil:
 			v, n := p.noun.child(w)
+			if v == nil && n == nil && p.noun.bare != "" {
+				v, _ = p.noun.child(p.noun.bare)
+				p.path, p.verb = append(p.path, v.name), v
+				rest = append(rest, w)
+				continue
+			}
 			if v == nil && n == nil {
 				return p, unknownCommand(p, w)
 			}

@@ -208,6 +208,13 @@ func jsonPath(b []byte, path string) string {
 //	fake interrupt TEXT          the next command is stopped, as by Ctrl-C, once its stderr has the text
 //	fake note TEXT               the next deployments say so
 //	fake warning TEXT            the status says so
+//	fake gateways [silent] GATEWAY…  these are connected, and answer or do not
+//	fake use KEY HOURS-AGO REQUESTS COUNTED    requests of a key in an hour; of any key
+//	fake lost ROWS               gateways had to drop sums
+//	fake flying ID GATEWAY STATE SECONDS TOKENS
+//	fake limit GATEWAY LIMIT MOST USED REFUSED-SECONDS-AGO|never RESET-SECONDS
+//	fake limited NAME            a model tells its limits and its last use
+//	fake used NAME KEY           a key was used a minute ago
 //	fake log MESSAGE             a line in the journal
 //	fake expect TEXT             the newest request has to contain it
 func (s *script) fakeCommand(w []string) {
@@ -242,6 +249,42 @@ func (s *script) fakeCommand(w []string) {
 		f.status.Warnings = append(f.status.Warnings, w[1])
 	case "version":
 		f.status.Version = w[1]
+	case "gateways":
+		if w[1] == "silent" {
+			f.silent = w[2:]
+		} else {
+			f.heard = w[1:]
+		}
+	case "use":
+		n := number(s.t, w[3])
+		f.usage.Items = append(f.usage.Items, levelrail.Usage{Hour: fakeNow.Add(-time.Duration(number(s.t, w[2])) * time.Hour).Truncate(time.Hour), KeyID: w[1], Requests: n, OK: n - 2,
+			ClientErrors: 1, ServerErrors: 1, Limited: 1, WithUsage: number(s.t, w[4]), InputTokens: 100 * n, OutputTokens: 20 * n, ResponseBytes: 3000 * n, DurationMS: 1840 * n, FirstByteMS: 95 * n})
+		f.usage.UpToSeconds = 30
+	case "lost":
+		f.usage.DroppedRows = number(s.t, w[1])
+	case "flying":
+		f.flying = append(f.flying, wire.InFlight{ID: w[1], GatewayID: w[2], KeyID: "key_0001", KeyPrefix: "lr-00010", Route: "/v1/chat/completions", Stream: w[5] != "-", State: w[3],
+			StartedAt: fakeNow.Add(-time.Duration(number(s.t, w[4])) * time.Second), AgeSeconds: number(s.t, w[4]), Bytes: 4096})
+		if w[5] != "-" {
+			f.flying[len(f.flying)-1].Tokens = number(s.t, w[5])
+		}
+	case "limit":
+		l := wire.LimitState{GatewayID: w[1], Limit: w[2], Most: number(s.t, w[3]), Used: number(s.t, w[4]), ResetSeconds: number(s.t, w[6])}
+		if w[5] != "never" {
+			at := fakeNow.Add(-time.Duration(number(s.t, w[5])) * time.Second)
+			l.RefusedLast = &at
+		}
+		f.limits = append(f.limits, l)
+	case "limited":
+		at := fakeNow.Add(-3 * time.Minute)
+		f.models[w[1]].LastActiveAt = &at
+		f.models[w[1]].Limits = &wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxGenLen: 32768, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120}
+	case "used":
+		for _, k := range f.keys[w[1]] {
+			if at := fakeNow.Add(-time.Minute); k.ID == w[2] {
+				k.LastUsedAt = &at
+			}
+		}
 	case "log":
 		f.logs = append(f.logs, wire.LogLine{At: fakeNow.Add(time.Duration(len(f.logs)) * time.Second), Unit: "levelrail-model-chat.service", Priority: 6, Message: w[1]})
 	case "expect":
@@ -251,6 +294,14 @@ func (s *script) fakeCommand(w []string) {
 	default:
 		s.t.Fatalf("unknown command in a script: fake %v", w)
 	}
+}
+
+func number(t *testing.T, text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%q is no number", text)
+	}
+	return n
 }
 
 func fakeNode(name string, with []string) wire.Node {

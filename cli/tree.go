@@ -14,6 +14,7 @@ type noun struct {
 	long  string // paragraphs for the help text and the manual
 	verbs []verb
 	nouns []noun
+	bare  string // the verb that a word which is none belongs to: `models requests chat`
 }
 
 // verb is one command. Its texts feed the help, the reference, the manual and completion.
@@ -25,7 +26,7 @@ type verb struct {
 	examples []example
 	flags    []ucli.Flag
 	noJSON   bool     // the command has no --json
-	complete []string // what completes each argument: @model, @node, @key, @token, or the words of a|b|c
+	complete []string // what completes each argument: @model, @node, @key, @token, @request, or the words of a|b|c
 	run      func(s *session, c *ucli.Context) error
 }
 
@@ -43,12 +44,16 @@ func tree() noun {
 				long: "A model is an inference engine with its weights on a node, served to OpenAI clients by the gateway under the model's name.",
 				verbs: []verb{
 					modelsDeploy(), modelsList(), modelsGet(), modelsWait(), modelsUpdate(), modelsRestart(), modelsLogs(),
-					modelsRotateKey(), modelsSetHubToken(), modelsDelete(),
+					modelsUsage(), modelsExplain(), modelsRotateKey(), modelsSetHubToken(), modelsDelete(),
 				},
 				nouns: []noun{{
 					name: "keys", usage: "the API keys that open a model",
-					long:  "Clients show a key as `Authorization: Bearer lr-…`. A key opens one model; its text is shown once, when it is made, and only its hash is kept.",
-					verbs: []verb{keysCreate(), keysList(), keysRevoke()},
+					long:  "Clients show a key as `Authorization: Bearer lr-…`. A key opens one model, within its limits; its text is shown once, when it is made, and only its hash is kept.",
+					verbs: []verb{keysCreate(), keysList(), keysRotate(), keysRevoke()},
+				}, {
+					name: "requests", usage: "what gateways are doing for a model now", bare: "list",
+					long:  "Without a verb it lists: `levelrail models requests NAME`.",
+					verbs: []verb{requestsList(), requestsCancel()},
 				}},
 			},
 			{

@@ -88,9 +88,33 @@ func (c *Client) CreateKey(ctx context.Context, model string, k wire.CreateKey) 
 	return one[wire.NewKey](ctx, c, http.MethodPost, "/models"+seg(model)+"/keys", k)
 }
 
-// RevokeKey ends a key of a model at once. Ability write.
-func (c *Client) RevokeKey(ctx context.Context, model, id string) (wire.Key, error) {
-	return one[wire.Key](ctx, c, http.MethodDelete, "/models"+seg(model)+"/keys"+seg(id), nil)
+// ReplaceKey makes a key in place of another, which works on for the grace time; its text is in the answer and nowhere
+// else. Ability write:sensitive.
+func (c *Client) ReplaceKey(ctx context.Context, model, id string, r wire.RotateKey) (wire.NewKey, error) {
+	return one[wire.NewKey](ctx, c, http.MethodPost, "/models"+seg(model)+"/keys"+seg(id)+"/rotate", r)
+}
+
+// Requests lists what is in flight for a model on all gateways that answer. Ability read.
+func (c *Client) Requests(ctx context.Context, model string) (wire.Requests, error) {
+	return one[wire.Requests](ctx, c, http.MethodGet, "/models"+seg(model)+"/requests", nil)
+}
+
+// CancelRequest ends a request in flight: not_found when no gateway has it, unavailable when one that did not answer may.
+// Ability write.
+func (c *Client) CancelRequest(ctx context.Context, model, id string) (wire.CancelledRequest, error) {
+	return one[wire.CancelledRequest](ctx, c, http.MethodDelete, "/models"+seg(model)+"/requests"+seg(id), nil)
+}
+
+// Explain says where the limits of a key stand. Ability read.
+func (c *Client) Explain(ctx context.Context, model, keyID string) (wire.Explanation, error) {
+	var out wire.Explanation
+	err := c.do(ctx, http.MethodGet, root+"/models"+seg(model)+"/explain", url.Values{"key": {keyID}}, nil, &out)
+	return out, err
+}
+
+// RevokeKey ends a key of a model, and says which of the connected gateways refuse it now. Ability write.
+func (c *Client) RevokeKey(ctx context.Context, model, id string) (wire.Revoked, error) {
+	return one[wire.Revoked](ctx, c, http.MethodDelete, "/models"+seg(model)+"/keys"+seg(id), nil)
 }
 
 // Nodes lists all nodes. Ability read.

@@ -12,3 +12,25 @@ import (
 func (c *Client) Usage(ctx context.Context, b wire.UsageBatch) (wire.UsageAccepted, error) {
 	return one[wire.UsageAccepted](ctx, c, http.MethodPost, "/gateway/usage", b)
 }
+
+// Wake asks for a sleeping model to be started. Asking again changes nothing, and a model that is awake stays so.
+// Gateway's socket.
+func (c *Client) Wake(ctx context.Context, w wire.Wake) error {
+	return c.do(ctx, http.MethodPost, root+"/gateway/wake", nil, w, nil)
+}
+
+// Activity says which models were used through a gateway, and how long ago. Gateway's socket.
+func (c *Client) Activity(ctx context.Context, a wire.Activity) error {
+	return c.do(ctx, http.MethodPost, root+"/gateway/activity", nil, a, nil)
+}
+
+// Seen says how far a gateway has come in its watch, for whoever waits until a revoked key opens nothing any more.
+// Gateway's socket.
+func (c *Client) Seen(ctx context.Context, s wire.Seen) error {
+	return c.do(ctx, http.MethodPost, root+"/gateway/seen", nil, s, nil)
+}
+
+// Answer answers a question that came with the watch. Gateway's socket.
+func (c *Client) Answer(ctx context.Context, question string, a wire.Answer) error {
+	return c.do(ctx, http.MethodPost, root+"/gateway/answers"+seg(question), nil, a, nil)
+}

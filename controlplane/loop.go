@@ -28,7 +28,8 @@ type Store interface {
 
 const (
 	slowTick   = 10 * time.Second // looks at everything again, although nothing was told
-	firstRetry = 5 * time.Second  // of a step that was refused
+	pruneEvery = time.Minute
+	firstRetry = 5 * time.Second // of a step that was refused
 	lastRetry  = 5 * time.Minute
 )
 
@@ -42,11 +43,14 @@ type loop struct {
 	world  func(d *reconcile.Desired) view.World
 	// settings is told of every state, for the settings document in it.
 	settings func(d *reconcile.Desired)
-	newID    func(prefix string) string
-	log      *slog.Logger
+	// retention is how long usage is kept; 0: for ever.
+	retention func() time.Duration
+	newID     func(prefix string) string
+	log       *slog.Logger
 
 	failed  map[string]failure // by why
 	reasons map[string]levelrail.Reason
+	prune   time.Time // when to look for usage that is too old
 }
 
 type failure struct {
@@ -80,10 +84,11 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// follow tells of every change in the store. Several changes may be told as one.
+// follow tells of every change of the state. Several changes may be told as one. Keys are not followed: nothing here
+// depends on them, and there may be a million.
 func (l *loop) follow(ctx context.Context, changes chan<- struct{}) {
 	for ctx.Err() == nil {
-		sub, err := l.store.Watch(ctx, "")
+		sub, err := l.store.Watch(ctx, "", stored.Kinds...)
 		for err == nil {
 			if _, err = sub.Next(ctx); err == nil {
 				select {
@@ -124,6 +129,7 @@ func (l *loop) round(ctx context.Context) {
 	}
 	by := command.By{Principal: levelrail.Principal{Kind: "server", ID: status.ServerID, Name: "reconciler"}, Ability: levelrail.AbilityRoot}
 	now := time.Now()
+	l.pruneUsage(ctx, by, now)
 	for _, step := range reconcile.Steps(d, w.Observed, l.newID) {
 		f, before := l.failed[step.Why]
 		if before && now.Before(f.again) {
@@ -146,6 +152,39 @@ func (l *loop) round(ctx context.Context) {
 		if now.Sub(f.again) > lastRetry {
 			delete(l.failed, why) // not wanted any more
 		}
+	}
+}
+
+// pruneUsage deletes usage that is older than the retention, looking for it once a minute.
+func (l *loop) pruneUsage(ctx context.Context, by command.By, now time.Time) {
+	keep := l.retention()
+	if keep <= 0 || now.Before(l.prune) {
+		return
+	}
+	l.prune = now.Add(pruneEvery)
+	before := now.Add(-keep).UTC().Truncate(time.Hour)
+	var oldest time.Time
+	err := l.store.View(func(tx *raftstore.Tx) (err error) { oldest, err = raftstore.OldestUsage(tx); return err })
+	if err != nil || oldest.IsZero() || !oldest.Before(before) {
+		if err != nil && !errors.Is(err, raftstore.ErrClosed) {
+			l.log.Error("the oldest usage cannot be read", "error", err)
+		}
+		return
+	}
+	var done command.UsagePruned
+	res, err := l.store.Propose(ctx, by, command.UsagePrune{Before: before})
+	if err == nil {
+		err = res.Decode(&done)
+	}
+	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, raftstore.ErrClosed) {
+			l.log.Warn("old usage was not deleted", "before", before, "error", err)
+		}
+		return
+	}
+	l.log.Info("usage that was kept long enough is deleted", "before", before, "rows", done.Removed)
+	if done.More {
+		l.prune = now // the next round goes on
 	}
 }
 
@@ -179,6 +218,7 @@ func (l *loop) tellReasons(w view.World) {
 	for name := range l.reasons {
 		if !seen[name] {
 			delete(l.reasons, name)
+			l.ledger.ForgetModel(name)
 			l.log.Info("model is gone", "model", name)
 		}
 	}

@@ -80,7 +80,7 @@ func serve(getenv func(string) string, stderr io.Writer) int {
 // logger writes text lines. The journal has the time already.
 func logger(getenv func(string) string, w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{}
-	if getenv("LEVELRAIL_DEBUG") != "" {
+	if s, err := LoadSettings(getenv, nil); err == nil && s.Debug { // New tells of an error
 		o.Level = slog.LevelDebug
 	}
 	if getenv("JOURNAL_STREAM") != "" {

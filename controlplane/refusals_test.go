@@ -304,7 +304,7 @@ func TestKeys(t *testing.T) {
 	if err != nil || rotated.Name != "default" || rotated.ID == first.ID || rotated.Secret == first.Secret {
 		t.Fatalf("%+v, %v", rotated, err)
 	}
-	if k, err := r.people.RevokeKey(ctx, "chat", second.ID); err != nil || k.RevokedAt == nil {
+	if k, err := r.people.RevokeKey(ctx, "chat", second.ID); err != nil || k.Key.RevokedAt == nil || len(k.Silent) != 0 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	keys, err := r.people.Keys(ctx, "chat")
@@ -328,7 +328,7 @@ func TestKeys(t *testing.T) {
 	if _, err := r.people.RevokeKey(ctx, "other", rotated.ID); levelrail.KindOf(err) != levelrail.ErrNotFound {
 		t.Errorf("a key of another model: %v", err)
 	}
-	if got := reflect.TypeOf(keys[0]).NumField(); got != 11 {
+	if got := reflect.TypeOf(keys[0]).NumField(); got != 13 {
 		t.Errorf("a listed key has %d fields: look whether a new one tells too much, then change this number", got)
 	}
 }

@@ -33,6 +33,18 @@ func TestSecrets(t *testing.T) {
 	a := n.assigned("chat", anyAssignment)
 	secrets["engine key"] = a.EngineKey
 	n.say(a, loaded)
+	scoped, err := r.people.CreateKey(ctx, "chat", wire.CreateKey{Name: "ci", AllowModels: []string{"chat"}, Limits: levelrail.KeyLimits{RPM: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced, err := r.people.ReplaceKey(ctx, "chat", scoped.ID, wire.RotateKey{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets["scoped key"], secrets["replaced key"] = scoped.Secret, replaced.Secret
+	if _, err := r.people.RevokeKey(ctx, "chat", scoped.ID); err != nil {
+		t.Fatal(err)
+	}
 	rotated, err := r.people.RotateKey(ctx, "chat")
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +63,9 @@ func TestSecrets(t *testing.T) {
 			continue
 		}
 		path := strings.NewReplacer("{name}", "chat", "{id}", n.id).Replace(op.path)
+		if strings.HasSuffix(path, "/explain") {
+			path += "?key=" + rotated.ID
+		}
 		got := r.ask(token, "GET", path, "")
 		if got.status != 200 {
 			t.Errorf("GET %s: %d %s", path, got.status, got.body)

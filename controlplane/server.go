@@ -93,7 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}()
 	reader := stored.New(store)
-	sealer, madeKey, err := s.openSecrets(ctx, store, reader, settings)
+	sealer, keyInFile, err := s.openSecrets(ctx, store, reader, settings)
 	if err != nil {
 		return err
 	}
@@ -116,12 +116,12 @@ func (s *Server) Run(ctx context.Context) error {
 	defer reports.Close()
 	world := s.worlds(store, sealer, reports)
 	keyFile := ""
-	if madeKey {
+	if keyInFile {
 		keyFile = s.masterKeyFile()
 	}
 	api := httpapi.New(httpapi.Options{
 		Store: store, Reader: reader, Ledger: reports, Board: board, Sealer: sealer, World: world, Clock: time.Now, Log: s.config.Log, Heartbeat: s.config.heartbeat,
-		MaxKeys: func() int { return s.settings.Load().MaxKeys },
+		Keys: func() httpapi.KeyRules { return s.settings.Load().Keys() },
 		Facts: func() httpapi.Facts {
 			f := httpapi.Facts{StartedAt: began.UTC(), TLSAddress: address, CAFile: ca.Path(), CAPEM: ca.PEM(), MadeKeyFile: keyFile}
 			if w := s.warning.Load(); w != nil {
@@ -130,7 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return f
 		},
 	})
-	l := &loop{store: store, reader: reader, ledger: reports, board: board, sealer: sealer, world: world, settings: s.take, newID: levelrail.NewID, log: s.config.Log}
+	l := &loop{store: store, reader: reader, ledger: reports, board: board, sealer: sealer, world: world, settings: s.take, retention: func() time.Duration { return s.settings.Load().UsageRetention }, newID: levelrail.NewID, log: s.config.Log}
 	return s.serve(ctx, doors, api, l, address, began)
 }
 
@@ -215,26 +215,22 @@ func (s *Server) masterKeyFile() string { return filepath.Join(s.dir, "master.ke
 
 // openSecrets finds the master key and checks it against the cluster. A cluster that has no check value yet is new: it gets
 // its record and the check value now.
-func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Reader, settings Settings) (sealer *seal.Sealer, made bool, err error) {
+func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Reader, settings Settings) (sealer *seal.Sealer, inFile bool, err error) {
 	d, err := reader.Read()
 	if err != nil {
 		return nil, false, err
 	}
 	check, there := d.Secrets[seal.CheckPath]
-	key, _, err := seal.Load(seal.Sources{Setting: settings.MasterKey, Credentials: s.config.Getenv("CREDENTIALS_DIRECTORY"), File: s.masterKeyFile(), Make: !there})
+	key, inFile, err := seal.Load(seal.Sources{Setting: settings.MasterKey, Credentials: s.config.Getenv("CREDENTIALS_DIRECTORY"), File: s.masterKeyFile(), Make: !there})
 	if err != nil {
 		return nil, false, err
-	}
-	made = settings.MasterKey == ""
-	if _, statErr := os.Stat(s.masterKeyFile()); statErr != nil {
-		made = false
 	}
 	id := store.Status().ClusterID
 	if sealer, err = seal.New(id, key); err != nil {
 		return nil, false, err
 	}
 	if there {
-		return sealer, made, sealer.Check(check)
+		return sealer, inFile, sealer.Check(check)
 	}
 	by := command.By{Principal: levelrail.Principal{Kind: "server", ID: store.Status().ServerID, Name: "first start"}, Ability: levelrail.AbilityRoot}
 	if _, err := store.Propose(ctx, by, command.ClusterInit{Cluster: levelrail.Cluster{ID: id}}); err != nil {
@@ -247,7 +243,7 @@ func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Re
 		return nil, false, fmt.Errorf("keep the check of the master key: %w", err)
 	}
 	s.config.Log.Info("a new cluster begins", "cluster", id, "master_key", key.ID())
-	return sealer, made, nil
+	return sealer, inFile, nil
 }
 
 // worlds returns what makes the world of views out of a state.

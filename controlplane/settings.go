@@ -7,6 +7,7 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/controlplane/httpapi"
 )
 
 // Settings are the server's. Those that say where the server listens and keeps its things, and the master key, are read
@@ -17,31 +18,51 @@ type Settings struct {
 	RuntimeDir string `env:"LEVELRAIL_RUNTIME_DIR" default:"/run/levelrail" doc:"Directory of the sockets api.sock, gateway.sock and agent.sock, where systemd does not hand them over."`
 	MasterKey  string `env:"APP_MASTER_KEY" secret:"true" doc:"The key that every stored secret depends on: 64 hex digits (openssl rand -hex 32), or 32 bytes in base64. It wins over the systemd credential levelrail-master-key, which wins over the file master.key that the first start makes."`
 
+	Debug bool `env:"LEVELRAIL_DEBUG" default:"false" doc:"Log every request and watch as well."`
+
 	PublicHost string `env:"APP_PUBLIC_HOST" doc:"Host name or public IP of this control plane. It becomes a name of the TLS certificate; with a public IP, models without a domain get a host name of their own, NAME.1-2-3-4.sslip.io, on gateways with a public site."`
 	HubBaseURL string `env:"APP_HF_BASE_URL" default:"https://huggingface.co" doc:"Base address of the Hugging Face Hub or of a mirror. Nodes get it from the server; a node's own setting wins there."`
 	MaxKeys    int    `env:"APP_MODEL_MAX_KEYS" default:"50" doc:"Live keys that a model may have. 0: no limit."`
+
+	KeyGrace    time.Duration `env:"APP_MODEL_KEY_ROTATION_GRACE" default:"1h" doc:"How long a rotated key works on where the rotation does not say. 0: not at all."`
+	KeyMaxGrace time.Duration `env:"APP_MODEL_KEY_MAX_GRACE" default:"168h" doc:"The longest that a rotated key may work on."`
+	KeyMaxLimit int64         `env:"APP_MODEL_KEY_MAX_LIMIT" default:"10000000" doc:"The largest limit of requests, tokens or parallel requests that a key may be given. 0: no bound."`
 
 	MaxBodyBytes  int64         `env:"APP_MODEL_GATEWAY_MAX_BODY_BYTES" default:"33554432" doc:"Larger request bodies get 413 from the gateway. 0: no limit."`
 	MaxN          int64         `env:"APP_MODEL_GATEWAY_MAX_N" default:"16" doc:"n or best_of above this gets 400. 0: no limit."`
 	MaxGenLen     int64         `env:"APP_MODEL_GATEWAY_MAX_GEN_LEN" default:"32768" doc:"max_tokens, max_completion_tokens or max_output_tokens above this, or negative, gets 400. 0: no limit."`
 	MaxInflight   int64         `env:"APP_MODEL_GATEWAY_MAX_INFLIGHT" default:"32" doc:"Requests of one model at a time on one gateway; more get 429. A stream counts until it ends. 0: no limit."`
-	RetryAfter    time.Duration `env:"APP_MODEL_GATEWAY_RETRY_AFTER" default:"5s" doc:"What Retry-After says when a limit refuses a request."`
+	RetryAfter    string        `env:"APP_MODEL_GATEWAY_RETRY_AFTER" default:"5s" doc:"What Retry-After says when a limit refuses a request. exact: the true wait where a key's limit refused, and 5s elsewhere; it tells a client which of its limits that was."`
 	DialTimeout   time.Duration `env:"APP_MODEL_GATEWAY_DIAL_TIMEOUT" default:"5s" doc:"How long the gateway tries to connect to an engine. 0: no limit."`
 	HeaderTimeout time.Duration `env:"APP_MODEL_GATEWAY_HEADER_TIMEOUT" default:"5m" doc:"How long the gateway waits for an engine's response headers; a completion that does not stream sends none until it is finished. Exceeded: 504. 0: no limit."`
 	IdleTimeout   time.Duration `env:"APP_MODEL_GATEWAY_IDLE_TIMEOUT" default:"2m" doc:"Longest gap in an engine's response. It is a gap, not a total, so a long stream is never cut. 0: no limit."`
 
+	WakeWait       time.Duration `env:"APP_MODEL_WAKE_WAIT" default:"90s" doc:"How long a gateway holds a request while a sleeping model is started. Then, or at once with 0, the client gets 503 with the code model_waking."`
+	WakeRetryAfter time.Duration `env:"APP_MODEL_WAKE_RETRY_AFTER" default:"15s" doc:"What Retry-After says while a model is waking."`
+	ActivityTouch  time.Duration `env:"APP_MODEL_ACTIVITY_TOUCH_INTERVAL" default:"10s" doc:"How often a gateway says at most that a model is used."`
+
 	UsageFlush     time.Duration `env:"APP_MODEL_USAGE_FLUSH_INTERVAL" default:"30s" doc:"How often a gateway sends what it has counted. It is also what a gateway that dies at once may lose."`
-	UsageBatch     int64         `env:"APP_MODEL_USAGE_BATCH_SIZE" default:"200" doc:"Hourly sums that a gateway sends at a time."`
+	UsageBatch     int64         `env:"APP_MODEL_USAGE_BATCH_SIZE" default:"200" doc:"Hourly sums that a gateway sends at a time: 1 to 400."`
 	UsageBuffered  int64         `env:"APP_MODEL_USAGE_MAX_BUFFERED" default:"10000" doc:"Hourly sums that a gateway keeps while it cannot send; more are dropped and logged."`
+	UsageRetention time.Duration `env:"APP_MODEL_USAGE_RETENTION" default:"720h" doc:"Hourly sums that are older are deleted. 0: they are kept for ever."`
 	UsageScanBytes int64         `env:"APP_MODEL_USAGE_SCAN_BYTES" default:"16384" doc:"Tail of a response that is searched for its usage. 0: tokens are not counted."`
 	UsageStream    string        `env:"APP_MODEL_USAGE_STREAM" default:"limited" doc:"Streams whose client did not ask for usage: asked counts such a stream as a request only; limited lets the gateway ask the engine itself where the key has a limit of tokens, and hides the extra event from the client; always does so for every key."`
+
+	retryAfter time.Duration // of RetryAfter
+	retryExact bool
 }
+
+// retryAfterDefault is what Retry-After says where the true wait is asked for and there is none to know.
+const retryAfterDefault = 5 * time.Second
+
+// mostBatch is how many hourly sums one command can hold.
+const mostBatch = 400
 
 // environmentFile is where an operator sets them; errors name it.
 const environmentFile = "/etc/default/levelrail-server"
 
 // startOnly are the settings that a document cannot set.
-var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY"}
+var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY", "LEVELRAIL_DEBUG"}
 
 // LoadSettings reads the settings: the environment wins over the document, which wins over the default.
 func LoadSettings(getenv func(string) string, document map[string]string) (Settings, error) {
@@ -63,13 +84,49 @@ func LoadSettings(getenv func(string) string, document map[string]string) (Setti
 	if !slices.Contains([]string{"asked", "limited", "always"}, s.UsageStream) {
 		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_STREAM: %q is none of asked, limited, always", environmentFile, s.UsageStream).WithNext("write limited, or leave it out")
 	}
-	return s, nil
+	if s.UsageBatch < 1 || s.UsageBatch > mostBatch {
+		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_BATCH_SIZE: %d is not between 1 and %d", environmentFile, s.UsageBatch, mostBatch).WithNext("write 200, or leave it out")
+	}
+	if s.UsageFlush < time.Second {
+		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_FLUSH_INTERVAL: %s is less than a second", environmentFile, s.UsageFlush).WithNext("write 1s or more")
+	}
+	for _, d := range []struct {
+		name string
+		is   time.Duration
+	}{{"APP_MODEL_KEY_ROTATION_GRACE", s.KeyGrace}, {"APP_MODEL_KEY_MAX_GRACE", s.KeyMaxGrace}, {"APP_MODEL_USAGE_RETENTION", s.UsageRetention}} {
+		if d.is < 0 {
+			return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: %s: %s is in the past", environmentFile, d.name, d.is).WithNext("write a duration such as 1h, or 0")
+		}
+	}
+	return s, s.readRetryAfter()
+}
+
+// readRetryAfter reads what is a duration or the word exact.
+func (s *Settings) readRetryAfter() error {
+	if s.retryExact = strings.TrimSpace(s.RetryAfter) == "exact"; s.retryExact {
+		s.retryAfter = retryAfterDefault
+		return nil
+	}
+	var one struct {
+		RetryAfter time.Duration `env:"APP_MODEL_GATEWAY_RETRY_AFTER"`
+	}
+	if err := levelrail.LoadSettings(&one, environmentFile, func(string) string { return s.RetryAfter }, nil); err != nil {
+		return levelrail.Errorf(levelrail.ErrInvalid, "%v, or exact for the true wait", err)
+	}
+	s.retryAfter = one.RetryAfter
+	return nil
+}
+
+// Keys are the rules for keys.
+func (s Settings) Keys() httpapi.KeyRules {
+	return httpapi.KeyRules{Max: s.MaxKeys, MaxLimit: s.KeyMaxLimit, Grace: s.KeyGrace, MaxGrace: s.KeyMaxGrace}
 }
 
 // Limits are the gateway's limits, as gateways are told.
 func (s Settings) Limits() wire.Limits {
 	whole := func(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
-	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.RetryAfter),
+	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.retryAfter), RetryAfterExact: s.retryExact,
 		DialTimeoutSeconds: whole(s.DialTimeout), HeaderTimeout: whole(s.HeaderTimeout), IdleTimeout: whole(s.IdleTimeout),
+		WakeWaitSeconds: whole(s.WakeWait), WakeRetryAfterSeconds: whole(s.WakeRetryAfter), ActivityTouchSeconds: max(whole(s.ActivityTouch), 1),
 		UsageFlushSeconds: max(whole(s.UsageFlush), 1), UsageBatchRows: s.UsageBatch, UsageMaxBuffered: s.UsageBuffered, UsageScanBytes: s.UsageScanBytes, UsageStream: s.UsageStream}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client"
+	"github.com/levelrail/levelrail/client/wire"
 	"github.com/levelrail/levelrail/controlplane/seal"
 	"github.com/levelrail/levelrail/raftstore/command"
 )
@@ -139,10 +140,37 @@ func TestSettings(t *testing.T) {
 	}
 	for name, bad := range map[string]map[string]string{
 		"a duration without a unit": {"APP_MODEL_GATEWAY_DIAL_TIMEOUT": "5"}, "an address that is none": {"APP_HF_BASE_URL": "huggingface.co"},
+		"neither a duration nor exact": {"APP_MODEL_GATEWAY_RETRY_AFTER": "soon"}, "a batch that no command holds": {"APP_MODEL_USAGE_BATCH_SIZE": "401"}, "no batch": {"APP_MODEL_USAGE_BATCH_SIZE": "0"},
+		"a flush without a pause": {"APP_MODEL_USAGE_FLUSH_INTERVAL": "10ms"}, "a word of its own": {"APP_MODEL_USAGE_STREAM": "sometimes"}, "a grace in the past": {"APP_MODEL_KEY_ROTATION_GRACE": "-1h"},
 	} {
 		if _, err := LoadSettings(func(k string) string { return bad[k] }, nil); levelrail.KindOf(err) != levelrail.ErrInvalid || !strings.Contains(err.Error(), "/etc/default/levelrail-server") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestLimitsOfGateways: what gateways are told is what the settings say, with the reference's defaults where they say
+// nothing.
+func TestLimitsOfGateways(t *testing.T) {
+	limits := func(env map[string]string) wire.Limits {
+		t.Helper()
+		s, err := LoadSettings(func(k string) string { return env[k] }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Limits()
+	}
+	want := wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxGenLen: 32768, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
+		WakeWaitSeconds: 90, WakeRetryAfterSeconds: 15, ActivityTouchSeconds: 10, UsageFlushSeconds: 30, UsageBatchRows: 200, UsageMaxBuffered: 10000, UsageScanBytes: 16384, UsageStream: "limited"}
+	if got := limits(nil); got != want {
+		t.Errorf("the defaults are\n%+v\nand should be\n%+v", got, want)
+	}
+	want.RetryAfterExact, want.WakeWaitSeconds, want.UsageStream, want.UsageScanBytes, want.MaxN = true, 0, "always", 0, -1
+	if got := limits(map[string]string{"APP_MODEL_GATEWAY_RETRY_AFTER": "exact", "APP_MODEL_WAKE_WAIT": "0", "APP_MODEL_USAGE_STREAM": "always", "APP_MODEL_USAGE_SCAN_BYTES": "0", "APP_MODEL_GATEWAY_MAX_N": "-1"}); got != want {
+		t.Errorf("told\n%+v\nand should be\n%+v", got, want)
+	}
+	if got := limits(map[string]string{"APP_MODEL_GATEWAY_RETRY_AFTER": "1500ms"}); got.RetryAfterSeconds != 2 || got.RetryAfterExact {
+		t.Errorf("told %d, exact %v", got.RetryAfterSeconds, got.RetryAfterExact)
 	}
 }
 

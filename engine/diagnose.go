@@ -21,6 +21,9 @@ type symptom struct {
 func firstCause(lines []string, classes ...[]symptom) (levelrail.Reason, string) {
 	for _, class := range classes {
 		for _, l := range lines {
+			if ofRequest.MatchString(l) {
+				continue
+			}
 			for _, s := range class {
 				at := s.find.FindStringSubmatchIndex(l)
 				if at == nil {
@@ -35,6 +38,9 @@ func firstCause(lines []string, classes ...[]symptom) (levelrail.Reason, string)
 	}
 	return "", ""
 }
+
+// ofRequest finds llama.cpp's lines about one request: what a client asked ends no engine, and is not the operator's news.
+var ofRequest = regexp.MustCompile(`\btask(?: id)?\s*=?\s*-?\d+\b.*[|,]|\bid_task\s*=`)
 
 var linePrefix = regexp.MustCompile(`^(?:\d+\.\d\d\.\d{3}\.\d{3} )?[A-Z] (?:\S+ +\S+: )?`)
 

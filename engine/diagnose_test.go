@@ -115,3 +115,19 @@ func TestCompute(t *testing.T) {
 		}
 	}
 }
+
+// TestRequestsAreNoCause: what a client asked for is not why an engine ended.
+func TestRequestsAreNoCause(t *testing.T) {
+	e, err := Get("llamacpp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := []string{
+		"I srv  llama_server: listening on unix:///run/levelrail/engines/chat/engine.sock",
+		"E srv    send_error: task id = 14, error: request (2500030 tokens) exceeds the available context size (8192 tokens), try increasing it",
+		"W srv          stop: cancel task, id_task = 0",
+	}
+	if reason, message := e.Diagnose(lines); message != "" {
+		t.Errorf("%s: %s", reason, message)
+	}
+}

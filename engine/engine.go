@@ -8,6 +8,7 @@ package engine
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sort"
 
@@ -130,10 +131,12 @@ type LocalFile struct {
 
 // ImportWant is what an import shall leave in the engine's store.
 type ImportWant struct {
-	Tag    string   // to pull, when Path is empty
-	Path   string   // a GGUF file to import
-	SHA256 string   // of that file, lower-case hex
-	Names  []string // every name that the engine shall know it by, the model's own first
+	Tag    string // to pull, when Path is empty
+	Path   string // a GGUF file to import
+	SHA256 string // of that file, lower-case hex
+	// Open opens that file and says its size in bytes; the caller closes it.
+	Open  func() (io.ReadCloser, int64, error)
+	Names []string // every name that the engine shall know it by, the model's own first
 }
 
 // HubFile is one file of a repository's listing.
@@ -176,6 +179,10 @@ type BodyTable struct {
 	Length []string // fields that bound generated tokens, the winning one first
 	Count  []string // fields that multiply the work: n, best_of, n_cmpl
 	Refuse []string // fields that no client may send
+	// ZeroUnlimited: a Length of 0 is no bound.
+	ZeroUnlimited bool
+	// NullUnlimited are the kinds of route on which a Length of null is no bound, though one that is missing is.
+	NullUnlimited []string
 }
 
 var registry = map[string]Engine{}

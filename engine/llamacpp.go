@@ -91,6 +91,10 @@ func (llamacpp) Check(spec levelrail.ModelSpec) error {
 		if strings.HasSuffix(spec.Source, "/") {
 			return badSource("llamacpp", spec.Source, "name the .gguf file itself")
 		}
+		// The fetch reads as root: a name that is no model's must not bring any other file of the node before an engine.
+		if !isGGUF(spec.Source) {
+			return badSource("llamacpp", spec.Source, "name a file that ends in .gguf; other formats are converted first (convert_hf_to_gguf.py of llama.cpp)")
+		}
 		if m := spec.Options["mmproj"]; m != "" && m != "none" && !filepath.IsAbs(m) {
 			return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "with a file of the node the option mmproj needs a file as well, not " + quote(m), Next: "write mmproj=/path/to/mmproj.gguf"}
 		}

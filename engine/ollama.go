@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -283,11 +283,12 @@ func loopbackRegistry(tag string) bool {
 		return false
 	}
 	host := parts[0]
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+	if at, err := netip.ParseAddrPort(host); err == nil {
+		return at.Addr().IsLoopback()
 	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	name, _, _ := strings.Cut(host, ":")
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return name == "localhost" || err == nil && ip.IsLoopback()
 }
 
 var ollamaCompute = regexp.MustCompile(`msg="inference compute".*\blibrary=(\S+)`)
@@ -335,8 +336,9 @@ func (*ollama) Routes() []Route { return textRoutes(Route{AskUsage: true}) }
 // by the context. It ignores n and best_of; they are checked all the same, so that a client sees one rule.
 func (*ollama) Body() BodyTable {
 	return BodyTable{
-		Length: []string{"max_tokens", "max_completion_tokens", "max_output_tokens"},
-		Count:  []string{"n", "best_of"},
-		Refuse: append(nativeFields(), "keep_alive", "num_ctx", "num_gpu"), // they unload or reload the model for everyone
+		Length:        []string{"max_tokens", "max_completion_tokens", "max_output_tokens"},
+		Count:         []string{"n", "best_of"},
+		Refuse:        append(nativeFields(), "keep_alive", "num_ctx", "num_gpu"), // they unload or reload the model for everyone
+		ZeroUnlimited: true,
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -125,7 +124,7 @@ func ollamaCreate(ctx context.Context, c *http.Client, w ImportWant, progress fu
 		return fmt.Errorf("ask ollama for the blob of %s: %w", w.Path, head.err)
 	}
 	if head.status != http.StatusOK {
-		if err := ollamaBlob(ctx, c, w.Path, digest, progress); err != nil {
+		if err := ollamaBlob(ctx, c, w, digest, progress); err != nil {
 			return err
 		}
 	}
@@ -134,17 +133,13 @@ func ollamaCreate(ctx context.Context, c *http.Client, w ImportWant, progress fu
 	return ollamaFailed(w.Path, err)
 }
 
-func ollamaBlob(ctx context.Context, c *http.Client, file, digest string, progress func(levelrail.Progress)) error {
-	f, err := os.Open(file)
+func ollamaBlob(ctx context.Context, c *http.Client, w ImportWant, digest string, progress func(levelrail.Progress)) error {
+	file := w.Path
+	f, total, err := w.Open()
 	if err != nil {
 		return &ImportError{Why: levelrail.DownloadFailed, Message: fmt.Sprintf("the file cannot be read: %v", err), Next: "check that it is on this node and readable"}
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("import %s: %w", file, err)
-	}
-	total := st.Size()
 	body := &counted{r: f, tell: func(done int64) {
 		progress(levelrail.Progress{Phase: "importing", DoneBytes: done, TotalBytes: &total, File: filepath.Base(file)})
 	}}

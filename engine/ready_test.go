@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -403,6 +404,17 @@ func (f *importFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func opener(file string) func() (io.ReadCloser, int64, error) {
+	return func() (io.ReadCloser, int64, error) {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, 0, err
+		}
+		info, err := f.Stat()
+		return f, info.Size(), err
+	}
+}
+
 // TestOllamaImportFile: a file goes in once, by its checksum, and the model has all its names.
 func TestOllamaImportFile(t *testing.T) {
 	file := filepath.Join("testdata", "journal", "ollama-ready.txt")
@@ -413,7 +425,7 @@ func TestOllamaImportFile(t *testing.T) {
 		}
 		s := httptest.NewServer(f)
 		var phases []string
-		err := ollamaImport(t.Context(), dialled(s), ImportWant{Path: file, SHA256: "abc", Names: []string{"chat", "org/name", "chat:latest"}}, func(p levelrail.Progress) { phases = append(phases, p.Phase) })
+		err := ollamaImport(t.Context(), dialled(s), ImportWant{Path: file, Open: opener(file), SHA256: "abc", Names: []string{"chat", "org/name", "chat:latest"}}, func(p levelrail.Progress) { phases = append(phases, p.Phase) })
 		s.Close()
 		if err != nil || f.names["chat"] != "sha256:abc" || f.names["org/name"] != "sha256:abc" || len(f.names) != 2 {
 			t.Errorf("linked %v: %v, %v", linked, err, f.names)

@@ -237,5 +237,6 @@ func (vllm) Body() BodyTable {
 			"priority", "request_id", "session_id", "cache_salt", // another tenant's place, name or cache
 			"kv_transfer_params", "vllm_xargs", "mm_processor_kwargs", // the engine's inside
 		),
+		NullUnlimited: []string{"completions"},
 	}
 }

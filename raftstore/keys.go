@@ -12,10 +12,24 @@ import (
 
 // KeysOf calls fn for each key that a model has or had, by name and id, until fn returns an error.
 func KeysOf(tx *Tx, model string, fn func(levelrail.Key) error) error {
-	return each(tx, command.BucketKeyByModel, model+"/", func(e command.KeyEntry) error {
+	return keysUnder(tx, model+"/", fn)
+}
+
+// KeysNamed calls fn for each key of a name that a model has or had, by id, until fn returns an error.
+func KeysNamed(tx *Tx, model, name string, fn func(levelrail.Key) error) error {
+	return keysUnder(tx, model+"/"+name+"/", func(k levelrail.Key) error {
+		if k.Name != name {
+			return nil
+		}
+		return fn(k)
+	})
+}
+
+func keysUnder(tx *Tx, prefix string, fn func(levelrail.Key) error) error {
+	return each(tx, command.BucketKeyByModel, prefix, func(e command.KeyEntry) error {
 		k, there, err := Get[levelrail.Key](tx, e.ID)
 		if err == nil && !there {
-			err = &command.Corrupt{Bucket: levelrail.KindKey, ID: e.ID, Err: fmt.Errorf("the model %s has it, and it is not there", model)}
+			err = &command.Corrupt{Bucket: levelrail.KindKey, ID: e.ID, Err: fmt.Errorf("it is found under %s, and it is not there", prefix)}
 		}
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -42,6 +43,10 @@ func (j *job) fromEngine(ctx context.Context, plan engine.WeightsPlan, m *Manife
 			return err
 		}
 		total := info.Size()
+		want.Open = func() (io.ReadCloser, int64, error) {
+			f, err := os.Open(plan.Path)
+			return f, total, err
+		}
 		l := Local{Path: plan.Path, Bytes: total, Modified: info.ModTime()}
 		want.SHA256, err = j.copyIn(ctx, l, j.spec.Spec.SHA256, func(phase string, n int64) {
 			j.rec.tell(levelrail.Progress{Phase: phase, DoneBytes: n, TotalBytes: &total, File: filepath.Base(plan.Path)})

@@ -47,10 +47,14 @@ func (x *exchange) authorize() *openai.Error {
 	}
 	k, ok := x.table.Key(sha256.Sum256([]byte(text)))
 	if !ok || !k.Live(x.Now()) || x.site != nil && !slices.Contains(k.Models, x.site.Name) {
-		return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "The API key is not valid here.")
+		return badKey()
 	}
 	x.key = k
 	return nil
+}
+
+func badKey() *openai.Error {
+	return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "The API key is not valid here.")
 }
 
 // bearer is the key's text in the one Authorization header: the scheme in any letter case, then blanks, then the key. It is

@@ -8,36 +8,50 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/levelrail/levelrail/caddymodule/limit"
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// takeSlot takes one of the model's slots. While the model is not known (a key of several), the key has slots of its own,
-// as many as its most generous model, which bound the bodies in memory until checkBody takes the model's.
+// takeSlot takes one of the model's slots and one of the key's, or neither. While the model is not known (a key of
+// several), the key's models share slots, as many as the most generous has, which bound the bodies in memory until
+// checkBody takes the model's.
 func (x *exchange) takeSlot() *openai.Error {
+	gate := "key " + x.key.ID
 	if x.model != nil {
-		return x.slot(x.Slots.Gate(x.model.Name), x.model.Limits)
+		gate = x.model.Name
 	}
-	var most wire.Limits
-	for _, m := range x.models() {
-		if m.Limits.MaxInflight > most.MaxInflight {
+	next := x.Slots.Gate(gate)
+	counter, ok := x.Keys.Enter(x.key.ID, x.key.Limits, next, x.limits().MaxInflight, x.Now())
+	if !ok {
+		return x.limited(0)
+	}
+	x.gate, x.counter = next, counter
+	return nil
+}
+
+// limits are the model's, or those of the key's most generous model while the model is not known.
+func (x *exchange) limits() (most wire.Limits) {
+	if x.model != nil {
+		return x.model.Limits
+	}
+	for i, m := range x.models() {
+		if i == 0 || m.Limits.MaxInflight > most.MaxInflight {
 			most = m.Limits
 		}
 	}
-	return x.slot(x.Slots.Gate("key "+x.key.ID), most)
+	return most
 }
 
-// slot takes a slot at another gate and gives back the one that was held.
-func (x *exchange) slot(next *limit.Gate, l wire.Limits) *openai.Error {
-	if !next.Take(l.MaxInflight) {
-		return openai.Limited(l.RetryAfterSeconds)
+// moveSlot takes a slot of the model, now that it is known, and gives back the one that was held.
+func (x *exchange) moveSlot() *openai.Error {
+	next := x.Slots.Gate(x.model.Name)
+	if !next.Take(x.model.Limits.MaxInflight) {
+		next.Refuse(x.Now())
+		return x.limited(0)
 	}
-	if x.gate != nil {
-		x.gate.Give()
-	}
+	x.gate.Give()
 	x.gate = next
 	return nil
 }
@@ -166,7 +180,7 @@ func (x *exchange) chooseModel(name string) *openai.Error {
 			if m.Limits.MaxBodyBytes > 0 && int64(len(x.body.Bytes())) > m.Limits.MaxBodyBytes {
 				return tooLarge(m.Limits.MaxBodyBytes)
 			}
-			if refusal := x.slot(x.Slots.Gate(m.Name), m.Limits); refusal != nil {
+			if refusal := x.moveSlot(); refusal != nil {
 				return refusal
 			}
 			_, _, refusal := x.bodyModel() // by this engine's table of fields

@@ -10,15 +10,13 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
+	"github.com/levelrail/levelrail/caddymodule/wake"
 )
 
-// awake refuses while the model is not serving, in words that a client's user understands. What went wrong on the node is
-// the operator's to read.
-func (x *exchange) awake() *openai.Error {
+// notServing refuses while the model is not serving, in words that a client's user understands. What went wrong on the
+// node is the operator's to read.
+func (x *exchange) notServing() *openai.Error {
 	m := x.model
-	if m.Serving {
-		return nil
-	}
 	retry := max(m.Limits.RetryAfterSeconds, 1)
 	tell := func(code, what string) *openai.Error {
 		return openai.Failed(http.StatusServiceUnavailable, code, retry, m.Name+" "+what)
@@ -33,8 +31,6 @@ func (x *exchange) awake() *openai.Error {
 		return tell(openai.CodeModelLoading, "is loading. Try again in a moment.")
 	case levelrail.WaitingGPU:
 		return tell(openai.CodeModelLoading, "is waiting for GPU memory. Try again later.")
-	case levelrail.Idle:
-		return tell(openai.CodeModelUnavailable, "is asleep."+ask+m.Name)
 	case levelrail.Stopping:
 		return tell(openai.CodeModelUnavailable, "is being taken down.")
 	}
@@ -42,15 +38,24 @@ func (x *exchange) awake() *openai.Error {
 }
 
 // forward sends the request to the engine and its answer to the client.
-func (x *exchange) forward() *openai.Error {
-	hide := x.askUsage()
+func (x *exchange) forward() *openai.Error { return x.send(x.askUsage(), true) }
+
+// send is forward with what askUsage said. again tells whether a model that fell asleep on the way may be woken.
+func (x *exchange) send(hide, again bool) *openai.Error {
 	call := proxy.Call{Method: x.match.Method, Path: x.match.Path, Header: x.r.Header, Type: x.sentAs, Body: x.body,
-		Targets: x.model.Order(random()), Limits: x.model.Limits, Hide: hide}
-	answer, err := x.Engines.Do(x.r.Context(), call)
+		Targets: x.model.Order(random()), Limits: x.model.Limits, Hide: hide, Progress: &x.flight.progress}
+	answer, err := x.Engines.Do(x.ctx, call)
 	if err != nil {
+		if again && x.fellAsleep(err) {
+			if refusal := x.awake(); refusal != nil {
+				return refusal
+			}
+			return x.send(hide, false)
+		}
 		return x.failed(err)
 	}
 	defer answer.Close()
+	x.reached = true
 	if refusal := x.unusable(answer); refusal != nil {
 		return refusal
 	}
@@ -58,17 +63,33 @@ func (x *exchange) forward() *openai.Error {
 		x.w.Header().Set("Retry-After", strconv.FormatInt(max(x.model.Limits.RetryAfterSeconds, 1), 10))
 	}
 	x.answered, x.record.Status = true, answer.StatusCode
+	x.flight.state.Store(stateAnswering)
 	sent, err := answer.Send(x.w)
 	x.sent(sent)
 	if f := new(proxy.Failure); errors.As(err, &f) {
-		x.record.End = f.End
-		if f.End != meter.ClientGone {
+		if x.record.End = f.End; x.wasCancelled() {
+			x.record.End = meter.Cancelled
+		} else if f.End != meter.ClientGone {
 			x.Log.Warn("an engine's answer was cut", "model", x.model.Name, "target", answer.Target.ID, "end", f.End, "error", f.Err, "request_id", x.record.RequestID)
 		}
 		// The client must see a cut: a clean end would make half an answer look whole.
 		panic(http.ErrAbortHandler)
 	}
 	return nil
+}
+
+// fellAsleep tells whether nobody took the connection because the model was put to sleep since the request's table.
+func (x *exchange) fellAsleep(err error) bool {
+	f := new(proxy.Failure)
+	if !errors.As(err, &f) || f.End != meter.DialFailed {
+		return false
+	}
+	m, ok := x.Table().Model(x.model.Name)
+	if !ok || m.Serving && !m.Asleep || !wake.Sleeps(m) {
+		return false
+	}
+	x.model = m
+	return true
 }
 
 func (x *exchange) sent(s proxy.Sent) {
@@ -101,10 +122,10 @@ func (x *exchange) failed(err error) *openai.Error {
 	if !errors.As(err, &f) {
 		f = &proxy.Failure{End: meter.EngineGone, Err: err}
 	}
-	x.record.End = f.End
+	x.record.End, x.reached = f.End, f.End != meter.DialFailed
 	name, retry := x.model.Name, max(x.model.Limits.RetryAfterSeconds, 1)
 	if f.End == meter.ClientGone {
-		return clientGone()
+		return x.left()
 	}
 	next := "levelrail models get " + name
 	if errors.Is(f.Err, fs.ErrPermission) {

@@ -9,6 +9,7 @@
 package gateway
 
 import (
+	"context"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/caddymodule/wake"
 )
 
 // Gateway serves requests. It is safe for concurrent use; its fields are set before the first request.
@@ -27,9 +29,12 @@ type Gateway struct {
 	Table   func() *route.Table // the newest one
 	Engines *proxy.Engines
 	Slots   *limit.Slots
+	Keys    *limit.Keys
+	Wake    *wake.Waker
 	Sink    meter.Sink
 	Log     *slog.Logger // what an operator has to know, once per event
 	Now     func() time.Time
+	Flights Flights
 }
 
 // step is one check. It refuses with an error, or lets the request on.
@@ -45,7 +50,9 @@ var order = []step{
 	(*exchange).takeSlot,  // 429
 	(*exchange).readBody,  // 413, 415, 408
 	(*exchange).checkBody, // 400, 403, 404
-	(*exchange).awake,     // 503
+	(*exchange).checkCost, // 400
+	(*exchange).admit,     // 429: the key's limits are charged, all or none
+	(*exchange).awake,     // a sleeping model is woken and waited for; 503
 	(*exchange).forward,   // the engine: 502, 503, 504, or its answer
 }
 
@@ -81,6 +88,16 @@ type exchange struct {
 	whole   bool           // the request's body has been read to its end
 	sentAs  string
 
+	counter *limit.Key // what the key uses; nil: it has no limits
+	ticket  int64      // for giving the charge back
+	charged bool       // admit has passed, and settle has not
+	reached bool       // an engine may have seen the request
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	flight  *flight
+	use     *wake.Use
+	cut     bool // an operator has cancelled the answer
+
 	answered bool // an answer has begun
 	record   meter.Record
 }
@@ -113,6 +130,9 @@ func (x *exchange) finish() {
 		}
 	}
 	x.letGo()
+	if x.cut && panicked == nil {
+		panicked = http.ErrAbortHandler
+	}
 	rec := &x.record
 	rec.Duration = x.Now().Sub(rec.Start)
 	if x.key != nil {
@@ -129,15 +149,17 @@ func (x *exchange) finish() {
 	}
 }
 
-// letGo gives back the slot and the body. It may be called twice.
+// letGo gives back the slots and the body, and settles what the request has cost. It may be called twice.
 func (x *exchange) letGo() {
+	x.settle()
 	if x.body != nil {
 		x.body.Release()
 		x.body = nil
 	}
 	if x.gate != nil {
 		x.gate.Give()
-		x.gate = nil
+		x.counter.Leave()
+		x.gate, x.counter = nil, nil
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/caddymodule/wake"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -64,8 +65,10 @@ func newGateway(t testing.TB, socket string, keys int) (*Gateway, *sink, *bytes.
 		}
 	}
 	table, s, log := e.Table(), new(sink), new(bytes.Buffer)
-	return &Gateway{Table: func() *route.Table { return table }, Engines: proxy.NewEngines(), Slots: new(limit.Slots), Sink: s,
-		Log: slog.New(slog.NewTextHandler(log, nil)), Now: time.Now}, s, log
+	text := slog.New(slog.NewTextHandler(log, nil))
+	w := wake.New(wake.Options{GatewayID: func() string { return "gw_test" }, Table: func() (*route.Table, <-chan struct{}) { return table, nil }, Log: text})
+	return &Gateway{Table: func() *route.Table { return table }, Engines: proxy.NewEngines(), Slots: new(limit.Slots), Keys: limit.NewKeys(time.Now()), Wake: w,
+		Sink: s, Log: text, Now: time.Now}, s, log
 }
 
 func request(body string) *http.Request {

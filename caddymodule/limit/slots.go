@@ -1,13 +1,16 @@
-// Package limit counts what is bounded: requests in flight of each model.
+// Package limit counts what is bounded: requests in flight of each model, and of each key its requests and tokens.
 //
 // Counts outlive the tables of caddymodule/route and the gateway's configurations, so a reload or a changed key frees
-// nothing and forgets nothing. The package reads no clock and does no I/O; what a refusal looks like is caddymodule/openai,
-// how large a bound is comes with the route.
+// nothing and forgets nothing. All limits of a request are checked before any is charged, each key by itself under its own
+// lock; a key costs memory from its first limited request until what it used has left its windows. The package does no I/O
+// and is told the time; keeping counts over a restart is caddymodule/limit/keep, what a refusal looks like is
+// caddymodule/openai, how large a bound is comes with the route and the key.
 package limit
 
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Slots bounds requests in flight by name. The zero Slots is ready.
@@ -18,6 +21,7 @@ type Slots struct {
 // Gate counts one name's requests in flight.
 type Gate struct {
 	inFlight atomic.Int64
+	refused  atomic.Int64 // Unix nanoseconds of the last refusal; 0: none
 }
 
 // Gate is the name's counter, made on first use and kept.
@@ -42,8 +46,21 @@ func (g *Gate) Take(most int64) bool {
 	}
 }
 
+// Refuse notes that a slot was refused.
+func (g *Gate) Refuse(now time.Time) { g.refused.Store(now.UnixNano()) }
+
 // Give gives a slot back.
 func (g *Gate) Give() { g.inFlight.Add(-1) }
 
 // InFlight is how many slots are taken.
 func (g *Gate) InFlight() int64 { return g.inFlight.Load() }
+
+// Refused is when a slot was last refused; zero: never.
+func (g *Gate) Refused() time.Time { return timeOf(g.refused.Load()) }
+
+func timeOf(unixNano int64) time.Time {
+	if unixNano == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, unixNano)
+}

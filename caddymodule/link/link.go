@@ -1,6 +1,6 @@
 // Package link keeps the gateway's table the same as the control plane's: it follows the watch of routes and keys,
 // publishes every change as a new route.Table, and keeps a copy on disk from which a gateway without a control plane
-// serves.
+// serves. It tells the control plane how far it has come, and takes its questions to whoever can answer them.
 //
 // It promises that a table is never half of another one: while the control plane says everything anew, the last table
 // stands until the new one is complete. A lost control plane changes nothing. Requests read Table and nothing else. The
@@ -25,6 +25,8 @@ import (
 // Source is what the link asks of the control plane. *client.Client meets it.
 type Source interface {
 	Watch(ctx context.Context, o client.WatchOptions, each func(wire.WatchLine) error) error
+	Seen(ctx context.Context, s wire.Seen) error
+	Answer(ctx context.Context, question string, a wire.Answer) error
 }
 
 // Options say what a link needs. Directory may be empty: then nothing is kept.
@@ -34,6 +36,10 @@ type Options struct {
 	Directory string // the gateway's state directory, made when missing
 	Serves    func() Serves
 	Log       *slog.Logger
+	// Answer answers a question of the control plane's, quickly; its GatewayID is filled in. Nil: there is nothing to ask.
+	Answer func(wire.Question) wire.Answer
+	// Synced is called each time a watch has said everything. May be nil.
+	Synced func()
 }
 
 // Serves is what the gateway tells the control plane of itself.
@@ -52,17 +58,20 @@ const (
 type Link struct {
 	o     Options
 	table atomic.Pointer[route.Table]
-	live  atomic.Bool // a watch is connected and has said everything
+	mu    sync.Mutex
+	newer chan struct{} // closed at the next table
+	live  atomic.Bool   // a watch is connected and has said everything
 	again chan struct{}
 	id    func() string
 	fresh atomic.Int64 // Unix nanoseconds of when the table was last known to be the control plane's; 0: never
 	state state        // Run's alone, and Load's before it
 	save  *saver
+	seen  seen
 }
 
 // New returns a link with an empty table. It starts nothing and touches no file.
 func New(o Options) *Link {
-	l := &Link{o: o, save: newSaver(o.Directory, o.Log), again: make(chan struct{}, 1)}
+	l := &Link{o: o, save: newSaver(o.Directory, o.Log), again: make(chan struct{}, 1), newer: make(chan struct{}), seen: seen{token: make(chan string, 1)}}
 	l.id = sync.OnceValue(func() string { return gatewayID(o.Directory, o.Log) })
 	l.state.table, l.state.log = new(route.Table), o.Log
 	l.table.Store(l.state.table)
@@ -71,6 +80,23 @@ func New(o Options) *Link {
 
 // Table is the newest table.
 func (l *Link) Table() *route.Table { return l.table.Load() }
+
+// Next is the newest table, and a channel that is closed once there is a newer one.
+func (l *Link) Next() (*route.Table, <-chan struct{}) {
+	l.mu.Lock()
+	newer := l.newer
+	l.mu.Unlock()
+	return l.table.Load(), newer
+}
+
+// publish makes a table the newest one.
+func (l *Link) publish(t *route.Table) {
+	l.table.Store(t)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.newer)
+	l.newer = make(chan struct{})
+}
 
 // Live tells whether the table is the control plane's present one, as far as the connection shows.
 func (l *Link) Live() bool { return l.live.Load() }
@@ -99,7 +125,7 @@ func (l *Link) Load() {
 		l.o.Log.Warn("the kept routes and keys cannot be read; waiting for the control plane", "error", err)
 	case s != nil:
 		l.state = *s
-		l.table.Store(s.table)
+		l.publish(s.table)
 		l.fresh.Store(s.savedAt.UnixNano())
 		models, keys := s.table.Len()
 		l.o.Log.Info("serving from kept routes and keys", "models", models, "keys", keys, "saved_at", s.savedAt)
@@ -119,11 +145,12 @@ var errAnnounce = errors.New("announcing what the gateway serves")
 
 // Run follows the control plane until ctx ends, then writes what is not yet on disk and returns.
 func (l *Link) Run(ctx context.Context) {
-	done := make(chan struct{})
-	go func() { defer close(done); l.save.run(ctx) }()
-	defer func() { <-done }()
-
 	id := l.ID()
+	var others sync.WaitGroup
+	others.Go(func() { l.save.run(ctx) })
+	others.Go(func() { l.seen.run(ctx, l.o, id) })
+	defer others.Wait()
+
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -170,16 +197,26 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 	serves := l.o.Serves()
 	err := l.o.Source.Watch(ctx, client.WatchOptions{
 		After: l.state.token,
-		Kinds: []string{wire.WatchRoute, wire.WatchRouteKey},
+		Kinds: []string{wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion},
 		Body:  wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: serves.URL, Public: serves.Public},
 	}, func(line wire.WatchLine) error {
+		if line.Kind == wire.WatchQuestion {
+			l.answer(ctx, id, line)
+			return nil
+		}
 		changed := l.state.apply(line)
 		if changed {
-			l.table.Store(l.state.table)
+			l.publish(l.state.table)
 			l.save.wish(l.state.table, l.state.token)
+		}
+		if changed && (line.Type == wire.WatchSynced || line.Type == wire.WatchDelete && line.Kind == wire.WatchRouteKey) {
+			l.seen.upTo(l.state.token)
 		}
 		if line.Type == wire.WatchSynced {
 			synced()
+			if l.o.Synced != nil {
+				l.o.Synced()
+			}
 			if !l.live.Swap(true) {
 				models, keys := l.state.table.Len()
 				l.o.Log.Info("connected to the control plane", "control_plane", l.o.Where, "models", models, "keys", keys)

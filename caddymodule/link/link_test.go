@@ -29,6 +29,27 @@ type fakeSource struct {
 	refuse  error // what a watch fails with at once
 	lines   chan wire.WatchLine
 	breakUp chan error
+
+	seen    []string // the tokens said
+	deaf    error    // what saying one fails with
+	answers map[string]wire.Answer
+}
+
+func (f *fakeSource) Seen(_ context.Context, s wire.Seen) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = append(f.seen, s.Token)
+	return f.deaf
+}
+
+func (f *fakeSource) Answer(_ context.Context, question string, a wire.Answer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.answers == nil {
+		f.answers = map[string]wire.Answer{}
+	}
+	f.answers[question] = a
+	return nil
 }
 
 func newFakeSource() *fakeSource {

@@ -51,6 +51,7 @@ const (
 	DialFailed    End = "dial_failed"    // the engine could not be reached
 	HeaderTimeout End = "header_timeout" // the engine did not begin to answer
 	GapTimeout    End = "gap_timeout"    // the engine fell silent in its answer
+	Cancelled     End = "cancelled"      // an operator ended it
 	Panic         End = "panic"          // a mistake of the gateway's
 )
 

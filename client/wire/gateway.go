@@ -116,7 +116,7 @@ type ModelActivity struct {
 }
 
 // Seen says how far a gateway has come in its watch. POST /api/v1/gateway/seen, at once after each line of kind route_key
-// that takes a key away. Who revokes waits for it.
+// that takes a key away, and after each synced. Who revokes waits for it.
 type Seen struct {
 	GatewayID string `json:"gateway_id"`
 	Token     string `json:"token"`
@@ -125,6 +125,13 @@ type Seen struct {
 // Question is the watch kind that asks one gateway something; it answers with POST /api/v1/gateway/answers/{id} and a
 // body of Answer.
 const WatchQuestion = "question"
+
+// What a question asks for.
+const (
+	AskRequests = "requests" // what is in flight
+	AskCancel   = "cancel"   // to end one request
+	AskExplain  = "explain"  // where a key's limits stand
+)
 
 // Question asks a gateway what only it knows.
 type Question struct {
@@ -166,4 +173,29 @@ type LimitState struct {
 	Used         int64      `json:"used"`
 	RefusedLast  *time.Time `json:"refused_last,omitempty"` // when it last refused a request
 	ResetSeconds int64      `json:"reset_seconds"`          // until a request would pass again; 0: it passes now
+}
+
+// Requests answers GET /api/v1/models/{name}/requests: what is in flight, oldest first.
+type Requests struct {
+	Items    []InFlight `json:"items"`
+	Gateways []string   `json:"gateways"`                  // that answered
+	Silent   []string   `json:"silent_gateways,omitempty"` // that are connected and did not
+}
+
+// CancelledRequest answers DELETE /api/v1/models/{name}/requests/{id}.
+type CancelledRequest struct {
+	ID       string   `json:"id"`
+	Gateways []string `json:"gateways"` // that had it in flight and have ended it
+}
+
+// Explanation answers GET /api/v1/models/{name}/explain?key=ID: whether a key opens its model, and where its limits stand
+// at each gateway.
+type Explanation struct {
+	Model     string       `json:"model"`
+	Key       Key          `json:"key"`
+	Opens     bool         `json:"opens"` // neither revoked nor expired
+	Limits    []LimitState `json:"limits"`
+	RefusedBy *LimitState  `json:"refused_by,omitempty"`      // the limit that refused a request last; absent: none that a gateway remembers
+	Gateways  []string     `json:"gateways"`                  // that answered
+	Silent    []string     `json:"silent_gateways,omitempty"` // that are connected and did not
 }

@@ -90,6 +90,8 @@ type Model struct {
 	HubTokenSet    bool                    `json:"hf_token_set"`
 	Condition      levelrail.Condition     `json:"condition"`
 	Replicas       []ReplicaStatus         `json:"replicas,omitempty"`
+	Limits         *Limits                 `json:"limits,omitempty"`         // of every model, as gateways are told
+	LastActiveAt   *time.Time              `json:"last_active_at,omitempty"` // GET of one model: the last use that this server has heard of since it started
 	Owner          levelrail.Owner         `json:"owner"`
 	CreatedAt      time.Time               `json:"created_at"`
 	CreatedBy      string                  `json:"created_by"`
@@ -107,6 +109,8 @@ type Key struct {
 	Limits      levelrail.KeyLimits `json:"limits"`
 	ExpiresAt   *time.Time          `json:"expires_at,omitempty"`
 	RevokedAt   *time.Time          `json:"revoked_at,omitempty"`
+	LastUsedAt  *time.Time          `json:"last_used_at,omitempty"` // as gateways last said, within their flush interval
+	Replaces    string              `json:"replaces,omitempty"`     // the key that this one's rotation retired
 	CreatedAt   time.Time           `json:"created_at"`
 	CreatedBy   string              `json:"created_by"`
 }

@@ -55,8 +55,12 @@ var table = map[string]access{
 	"get-model-logs": {levelrail.AbilityRead, people},
 	"list-keys":      {levelrail.AbilityRead, people},
 	"create-key":     {levelrail.AbilityWriteSensitive, people},
+	"replace-key":    {levelrail.AbilityWriteSensitive, people},
 	"revoke-key":     {levelrail.AbilityWrite, people},
 	"get-usage":      {levelrail.AbilityRead, people},
+	"list-requests":  {levelrail.AbilityRead, people},
+	"cancel-request": {levelrail.AbilityWrite, people},
+	"explain-key":    {levelrail.AbilityRead, people},
 	"list-nodes":     {levelrail.AbilityRead, people},
 	"get-node":       {levelrail.AbilityRead, people},
 	"list-tokens":    {levelrail.AbilityRoot, people},
@@ -67,11 +71,15 @@ var table = map[string]access{
 	"get-ca":         {"", anyone},
 	"get-openapi":    {"", anyone},
 
-	"gateway-usage":  {levelrail.AbilityRead, gateways},
-	"agent-hello":    {levelrail.AbilityWrite, agents},
-	"agent-report":   {levelrail.AbilityWrite, agents},
-	"agent-hf-token": {levelrail.AbilityWriteSensitive, agents},
-	"agent-logs":     {levelrail.AbilityWrite, agents},
+	"gateway-usage":    {levelrail.AbilityWrite, gateways},
+	"gateway-seen":     {levelrail.AbilityWrite, gateways},
+	"gateway-answer":   {levelrail.AbilityWrite, gateways},
+	"gateway-wake":     {levelrail.AbilityWrite, gateways},
+	"gateway-activity": {levelrail.AbilityWrite, gateways},
+	"agent-hello":      {levelrail.AbilityWrite, agents},
+	"agent-report":     {levelrail.AbilityWrite, agents},
+	"agent-hf-token":   {levelrail.AbilityWriteSensitive, agents},
+	"agent-logs":       {levelrail.AbilityWrite, agents},
 }
 
 // caller is who asks, and what for.
@@ -145,7 +153,7 @@ func (s *Server) identify(door Door, r *http.Request) (caller, error) {
 		return caller{door: door, abilities: []levelrail.Ability{levelrail.AbilityRoot},
 			principal: levelrail.Principal{Kind: "socket", ID: "uid " + strconv.FormatUint(uint64(cred.Uid), 10), Name: userName(cred.Uid)}}, nil
 	case DoorGateway:
-		return caller{door: door, principal: levelrail.Principal{Kind: "gateway", ID: "local"}, abilities: []levelrail.Ability{levelrail.AbilityRead}}, nil
+		return caller{door: door, principal: levelrail.Principal{Kind: "gateway", ID: "local"}, abilities: []levelrail.Ability{levelrail.AbilityWrite}}, nil
 	case DoorAgent:
 		return caller{door: door, principal: levelrail.Principal{Kind: "node", ID: "local"}, abilities: []levelrail.Ability{levelrail.AbilityWriteSensitive}}, nil
 	}

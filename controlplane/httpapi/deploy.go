@@ -64,8 +64,12 @@ func (s *Server) deployModel(ctx context.Context, in *deploying) (*statusBody[wi
 	by := s.by(ctx, in.IdempotencyKey, "deploy", requestText(w))
 	mint := s.mint(by)
 	keyID := mint.ID("key")
-	if old, there := d.Model(m.Name); there && !old.Deleting && !isReplay(d, by, keyID) {
-		return s.deployedAlready(d, old, m, spec, token)
+	if old, there := d.Model(m.Name); there && !old.Deleting {
+		if replay, err := s.isReplay(by, keyID); err != nil {
+			return nil, err
+		} else if !replay {
+			return s.deployedAlready(d, old, m, spec, token)
+		}
 	}
 
 	text := mint.Secret("lr")
@@ -89,15 +93,10 @@ func (s *Server) deployModel(ctx context.Context, in *deploying) (*statusBody[wi
 	if out.Body.Model, err = s.model(d, m.Name); err != nil {
 		return nil, err
 	}
-	if out.Body.Key, err = newKey(d, keyID, text); err != nil {
+	if out.Body.Key, err = s.newKey(keyID, text); err != nil {
 		return nil, err
 	}
 	return out, nil
-}
-
-// isReplay tells whether this very request has made its key before.
-func isReplay(d *reconcile.Desired, by command.By, keyID string) bool {
-	return by.IdempotencyKey != "" && slices.ContainsFunc(d.Keys, func(k levelrail.Key) bool { return k.ID == keyID })
 }
 
 // deployedAlready answers a deploy under a name that is taken.
@@ -286,6 +285,7 @@ func checkSpec(spec levelrail.ModelSpec) (levelrail.ModelSpec, error) {
 	case len(spec.ServedNames) > maxServedNames:
 		return spec, levelrail.Errorf(levelrail.ErrInvalid, "%d served names are given, and %d are the most", len(spec.ServedNames), maxServedNames)
 	}
+	spec.ServedNames = slices.Clone(spec.ServedNames) // an update's are those of the state, which is shared
 	for i, n := range spec.ServedNames {
 		spec.ServedNames[i] = strings.TrimSpace(n)
 		if spec.ServedNames[i] == "" {

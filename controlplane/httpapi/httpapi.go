@@ -63,28 +63,30 @@ type Facts struct {
 
 // Options are what the API stands on.
 type Options struct {
-	Store   Store
-	Reader  Reader
-	Ledger  *ledger.Ledger
-	Board   *view.Board
-	Sealer  *seal.Sealer
-	World   func(d *reconcile.Desired) view.World
-	MaxKeys func() int // live keys a model may have; 0 or less: no limit
-	Facts   func() Facts
-	Clock   func() time.Time
-	Log     *slog.Logger
+	Store  Store
+	Reader Reader
+	Ledger *ledger.Ledger
+	Board  *view.Board
+	Sealer *seal.Sealer
+	World  func(d *reconcile.Desired) view.World
+	Keys   func() KeyRules
+	Facts  func() Facts
+	Clock  func() time.Time
+	Log    *slog.Logger
 
-	Heartbeat time.Duration // between heartbeats of a watch, default 10 s
+	Heartbeat      time.Duration // between heartbeats of a watch, default 10 s
+	GatewayAnswers time.Duration // how long gateways are waited for, default 1 s
 }
 
 // Server answers the API. Handler gives the way in for each door.
 type Server struct {
-	o        Options
-	mux      *http.ServeMux
-	api      huma.API
-	logs     *logHub
-	stopping chan struct{}
-	stop     sync.Once
+	o         Options
+	mux       *http.ServeMux
+	api       huma.API
+	logs      *logHub
+	questions *questionHub
+	stopping  chan struct{}
+	stop      sync.Once
 }
 
 // New returns a server with all routes registered. It starts nothing.
@@ -92,7 +94,10 @@ func New(o Options) *Server {
 	if o.Heartbeat == 0 {
 		o.Heartbeat = heartbeat
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), logs: newLogHub(), stopping: make(chan struct{})}
+	if o.GatewayAnswers == 0 {
+		o.GatewayAnswers = gatewayAnswers
+	}
+	s := &Server{o: o, mux: http.NewServeMux(), logs: newLogHub(), questions: newQuestionHub(), stopping: make(chan struct{})}
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",

@@ -8,8 +8,8 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
-	"github.com/levelrail/levelrail/controlplane/reconcile"
 	"github.com/levelrail/levelrail/controlplane/view"
+	"github.com/levelrail/levelrail/raftstore"
 	"github.com/levelrail/levelrail/raftstore/command"
 )
 
@@ -17,6 +17,14 @@ import (
 const longest = 10 * 365 * 24 * time.Hour
 
 var label = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// KeyRules bound what keys a model may have (APP_MODEL_MAX_KEYS, APP_MODEL_KEY_…).
+type KeyRules struct {
+	Max      int           // live keys of a model; 0 or less: no limit
+	MaxLimit int64         // the largest limit of a key
+	Grace    time.Duration // how long a rotated key works on where nobody says
+	MaxGrace time.Duration
+}
 
 func checkLabel(what, name string) error {
 	if label.MatchString(name) {
@@ -37,22 +45,101 @@ func (s *Server) expiry(in int64) (*time.Time, error) {
 	return &at, nil
 }
 
-func findKey(d *reconcile.Desired, id string) (levelrail.Key, bool) {
-	for _, k := range d.Keys {
-		if k.ID == id {
-			return k, true
-		}
+// storedKey is a key as it is stored.
+type storedKey struct {
+	levelrail.Key
+	index    uint64 // of the command that wrote it
+	lastUsed *time.Time
+}
+
+func (k storedKey) view() wire.Key { return view.Key(k.Key, k.lastUsed) }
+
+func readKey(tx *raftstore.Tx, id string) (k storedKey, there bool, err error) {
+	if k.Key, k.index, err = raftstore.GetIndexed[levelrail.Key](tx, id); err == nil && k.index != 0 {
+		k.lastUsed, err = raftstore.KeyLastUsed(tx, id)
 	}
-	return levelrail.Key{}, false
+	return k, k.index != 0, err
+}
+
+// key looks a key up by its id.
+func (s *Server) key(id string) (k storedKey, there bool, err error) {
+	err = s.o.Store.View(func(tx *raftstore.Tx) (err error) { k, there, err = readKey(tx, id); return err })
+	if err != nil {
+		err = s.internal("look up the key", err)
+	}
+	return k, there, err
+}
+
+// keyOf looks up a key of a model. Neither of the two need be there.
+func (s *Server) keyOf(model, id string) (storedKey, error) {
+	d, err := s.read()
+	if err != nil {
+		return storedKey{}, err
+	}
+	if _, ok := d.Model(model); !ok {
+		return storedKey{}, notFoundModel(model)
+	}
+	k, there, err := s.key(id)
+	if err == nil && (!there || !slices.Contains(k.Models, model)) {
+		err = levelrail.Errorf(levelrail.ErrNotFound, "the model %s has no key %q", model, clip(id)).WithNext("levelrail models keys list %s", model)
+	}
+	return k, err
 }
 
 // newKey is a key with its text, for the one answer that has it.
-func newKey(d *reconcile.Desired, id, text string) (*wire.NewKey, error) {
-	k, ok := findKey(d, id)
-	if !ok {
+func (s *Server) newKey(id, text string) (*wire.NewKey, error) {
+	k, there, err := s.key(id)
+	if err != nil {
+		return nil, err
+	}
+	if !there {
 		return nil, levelrail.Errorf(levelrail.ErrConflict, "the key %s was made and has been removed since", id).WithNext("levelrail models keys list")
 	}
-	return &wire.NewKey{Key: view.Key(k), Secret: text}, nil
+	return &wire.NewKey{Key: k.view(), Secret: text}, nil
+}
+
+// isReplay tells whether this very request has made its key before.
+func (s *Server) isReplay(by command.By, keyID string) (bool, error) {
+	if by.IdempotencyKey == "" {
+		return false, nil
+	}
+	_, there, err := s.key(keyID)
+	return there, err
+}
+
+// makeKey proposes the command that makes a key, and answers with the key and its text.
+func (s *Server) makeKey(ctx context.Context, by command.By, cmd command.Command, id, text string) (*body[wire.NewKey], error) {
+	if _, _, err := s.propose(ctx, by, cmd); err != nil {
+		return nil, err
+	}
+	made, err := s.newKey(id, text)
+	if err != nil {
+		return nil, err
+	}
+	return &body[wire.NewKey]{*made}, nil
+}
+
+// room refuses another live key of a model that has as many as it may.
+func (s *Server) room(model string, by command.By, keyID, next string) error {
+	most := s.o.Keys().Max
+	if most <= 0 {
+		return nil
+	}
+	live := 0
+	err := s.o.Store.View(func(tx *raftstore.Tx) (err error) {
+		live, err = raftstore.LiveKeys(tx, model, s.o.Clock(), most)
+		return err
+	})
+	if err != nil {
+		return s.internal("count the keys", err)
+	}
+	if live < most {
+		return nil
+	}
+	if replay, err := s.isReplay(by, keyID); err != nil || replay {
+		return err
+	}
+	return levelrail.Errorf(levelrail.ErrRefused, "%s has %d live keys, and APP_MODEL_MAX_KEYS allows %d", model, live, most).WithNext("%s", next)
 }
 
 func (s *Server) listKeys(_ context.Context, in *Named) (*body[wire.List[wire.Key]], error) {
@@ -65,10 +152,15 @@ func (s *Server) listKeys(_ context.Context, in *Named) (*body[wire.List[wire.Ke
 	}
 	out := &body[wire.List[wire.Key]]{}
 	out.Body.Items = []wire.Key{}
-	for _, k := range d.Keys {
-		if slices.Contains(k.Models, in.Name) {
-			out.Body.Items = append(out.Body.Items, view.Key(k))
-		}
+	err = s.o.Store.View(func(tx *raftstore.Tx) error {
+		return raftstore.KeysOf(tx, in.Name, func(k levelrail.Key) error {
+			used, err := raftstore.KeyLastUsed(tx, k.ID)
+			out.Body.Items = append(out.Body.Items, view.Key(k, used))
+			return err
+		})
+	})
+	if err != nil {
+		return nil, s.internal("list the keys", err)
 	}
 	slices.SortStableFunc(out.Body.Items, func(a, b wire.Key) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return out, nil
@@ -83,64 +175,28 @@ func (s *Server) createKey(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := d.Model(in.Name); !ok {
+	m, ok := d.Model(in.Name)
+	if !ok {
 		return nil, notFoundModel(in.Name)
 	}
 	if err := checkLabel("key", in.Body.Name); err != nil {
 		return nil, err
 	}
+	if err := s.checkScope(in.Body, d.Spec(m.Name, m.Revision).Engine); err != nil {
+		return nil, err
+	}
 	by := s.by(ctx, in.IdempotencyKey, "create-key", in.Name, requestText(in.Body))
 	mint := s.mint(by)
 	text := mint.Secret("lr")
-	key := levelrail.Key{ID: mint.ID("key"), Name: in.Body.Name, Models: []string{in.Name}, SHA256: levelrail.HashSecret(text), Prefix: levelrail.SecretPrefix(text), Owner: levelrail.DefaultOwner}
+	key := levelrail.Key{ID: mint.ID("key"), Name: in.Body.Name, Models: []string{in.Name}, SHA256: levelrail.HashSecret(text), Prefix: levelrail.SecretPrefix(text),
+		AllowPaths: in.Body.AllowPaths, AllowNames: in.Body.AllowModels, Limits: in.Body.Limits, Owner: levelrail.DefaultOwner}
 	if key.ExpiresAt, err = s.expiry(in.Body.ExpiresInSeconds); err != nil {
 		return nil, err
 	}
-	live := 0
-	for _, k := range d.Keys {
-		if slices.Contains(k.Models, in.Name) && k.Live(s.o.Clock()) {
-			live++
-		}
-	}
-	if most := s.o.MaxKeys(); most > 0 && live >= most && !isReplay(d, by, key.ID) {
-		return nil, levelrail.Errorf(levelrail.ErrRefused, "%s has %d live keys, and APP_MODEL_MAX_KEYS allows %d", in.Name, live, most).
-			WithNext("levelrail models keys list %s, and revoke one that is not used", in.Name)
-	}
-	d, _, err = s.propose(ctx, by, command.KeyCreate{Key: key})
-	if err != nil {
+	if err := s.room(in.Name, by, key.ID, "levelrail models keys list "+in.Name+", and revoke one that is not used"); err != nil {
 		return nil, err
 	}
-	made, err := newKey(d, key.ID, text)
-	if err != nil {
-		return nil, err
-	}
-	return &body[wire.NewKey]{*made}, nil
-}
-
-func (s *Server) revokeKey(ctx context.Context, in *struct {
-	Named
-	Once
-	ID string `path:"id" maxLength:"64"`
-}) (*body[wire.Key], error) {
-	d, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := d.Model(in.Name); !ok {
-		return nil, notFoundModel(in.Name)
-	}
-	if k, ok := findKey(d, in.ID); !ok || !slices.Contains(k.Models, in.Name) {
-		return nil, levelrail.Errorf(levelrail.ErrNotFound, "the model %s has no key %q", in.Name, clip(in.ID)).WithNext("levelrail models keys list %s", in.Name)
-	}
-	d, _, err = s.propose(ctx, s.by(ctx, in.IdempotencyKey, "revoke-key", in.ID), command.KeyRevoke{ID: in.ID})
-	if err != nil {
-		return nil, err
-	}
-	k, ok := findKey(d, in.ID)
-	if !ok {
-		return nil, levelrail.Errorf(levelrail.ErrNotFound, "the key %s went with its model", in.ID)
-	}
-	return &body[wire.Key]{view.Key(k)}, nil
+	return s.makeKey(ctx, by, command.KeyCreate{Key: key}, key.ID, text)
 }
 
 // rotateKey puts a new key in the place of the one named default, which closes at once. A model that has none gets one.
@@ -157,115 +213,105 @@ func (s *Server) rotateKey(ctx context.Context, in *changing) (*body[wire.NewKey
 	text := mint.Secret("lr")
 	key := levelrail.Key{ID: mint.ID("key"), Name: "default", Models: []string{in.Name}, SHA256: levelrail.HashSecret(text), Prefix: levelrail.SecretPrefix(text), Owner: levelrail.DefaultOwner}
 	var cmd command.Command = command.KeyCreate{Key: key}
-	for _, k := range d.Keys {
-		if k.Name == "default" && slices.Equal(k.Models, key.Models) && k.Live(s.o.Clock()) {
-			key.Replaces, key.AllowPaths, key.AllowNames, key.Limits, key.ExpiresAt, key.Tags = k.ID, k.AllowPaths, k.AllowNames, k.Limits, k.ExpiresAt, k.Tags
-			cmd = command.KeyRotate{Key: key}
+	old, there, err := s.standingKey(in.Name, "default")
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		cmd = command.KeyRotate{Key: inPlaceOf(old, key)}
+	}
+	return s.makeKey(ctx, by, cmd, key.ID, text)
+}
+
+// standingKey is a model's live key of a name that no other has been made in place of.
+func (s *Server) standingKey(model, name string) (found levelrail.Key, there bool, err error) {
+	err = s.o.Store.View(func(tx *raftstore.Tx) error {
+		replaced := map[string]bool{}
+		var live []levelrail.Key
+		err := raftstore.KeysNamed(tx, model, name, func(k levelrail.Key) error {
+			replaced[k.Replaces] = true
+			if k.Live(s.o.Clock()) {
+				live = append(live, k)
+			}
+			return nil
+		})
+		for _, k := range live {
+			if !replaced[k.ID] {
+				found, there = k, true
+			}
 		}
-	}
-	d, _, err = s.propose(ctx, by, cmd)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		err = s.internal("look up the key", err)
 	}
-	made, err := newKey(d, key.ID, text)
-	if err != nil {
-		return nil, err
-	}
-	return &body[wire.NewKey]{*made}, nil
+	return found, there, err
 }
 
-func (s *Server) listTokens(context.Context, *none) (*body[wire.List[wire.Token]], error) {
-	d, err := s.read()
-	if err != nil {
-		return nil, err
-	}
-	out := &body[wire.List[wire.Token]]{}
-	out.Body.Items = []wire.Token{}
-	for _, t := range d.Tokens {
-		out.Body.Items = append(out.Body.Items, view.Token(t))
-	}
-	slices.SortStableFunc(out.Body.Items, func(a, b wire.Token) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	return out, nil
+// inPlaceOf gives a new key what the old one has: name, models, scope, limits and expiry.
+func inPlaceOf(old, key levelrail.Key) levelrail.Key {
+	key.Replaces, key.Name, key.Models, key.AllowPaths, key.AllowNames = old.ID, old.Name, old.Models, old.AllowPaths, old.AllowNames
+	key.Limits, key.ExpiresAt, key.Tags, key.Owner = old.Limits, old.ExpiresAt, old.Tags, old.Owner
+	return key
 }
 
-func (s *Server) createToken(ctx context.Context, in *struct {
+// replaceKey makes a key in place of another, which works on for a while.
+func (s *Server) replaceKey(ctx context.Context, in *struct {
+	Named
 	Once
-	Body wire.CreateToken
-}) (*body[wire.NewToken], error) {
-	if err := checkLabel("token", in.Body.Name); err != nil {
-		return nil, err
-	}
-	if len(in.Body.Abilities) == 0 {
-		return nil, levelrail.Errorf(levelrail.ErrInvalid, "a token without an ability may do nothing").WithNext("name one of read, write, write:sensitive, root")
-	}
-	var abilities []levelrail.Ability
-	for _, a := range in.Body.Abilities {
-		if !slices.Contains(levelrail.Abilities, a) {
-			return nil, levelrail.Errorf(levelrail.ErrInvalid, "there is no ability %q", clip(string(a))).WithNext("use one of read, write, write:sensitive, root")
-		}
-		if !slices.Contains(abilities, a) {
-			abilities = append(abilities, a)
-		}
-	}
-	by := s.by(ctx, in.IdempotencyKey, "create-token", requestText(in.Body))
-	mint := s.mint(by)
-	text := mint.Secret("lrt")
-	t := levelrail.Token{ID: mint.ID("tok"), Name: in.Body.Name, Abilities: abilities, SHA256: levelrail.HashSecret(text), Prefix: levelrail.SecretPrefix(text), Owner: levelrail.DefaultOwner}
-	var err error
-	if t.ExpiresAt, err = s.expiry(in.Body.ExpiresInSeconds); err != nil {
-		return nil, err
-	}
-	d, _, err := s.propose(ctx, by, command.TokenCreate{Token: t})
+	ID   string `path:"id" maxLength:"64"`
+	Body wire.RotateKey
+}) (*body[wire.NewKey], error) {
+	old, err := s.keyOf(in.Name, in.ID)
 	if err != nil {
 		return nil, err
 	}
-	made, ok := findToken(d, t.ID)
-	if !ok {
-		return nil, levelrail.Errorf(levelrail.ErrConflict, "the token %s was made and has been removed since", t.ID).WithNext("levelrail tokens list")
+	rules, grace := s.o.Keys(), time.Duration(0)
+	switch g := in.Body.GraceSeconds; {
+	case g == nil:
+		grace = min(rules.Grace, rules.MaxGrace)
+	case *g < 0 || *g > int64(rules.MaxGrace/time.Second):
+		return nil, levelrail.Errorf(levelrail.ErrInvalid, "a rotated key works on for 0 to %d seconds (APP_MODEL_KEY_MAX_GRACE), not %d", int64(rules.MaxGrace/time.Second), *g).
+			WithNext("levelrail models keys rotate %s %s --grace %s", in.Name, old.ID, min(rules.Grace, rules.MaxGrace))
+	default:
+		grace = seconds(*g)
 	}
-	return &body[wire.NewToken]{wire.NewToken{Token: view.Token(made), Secret: text}}, nil
+	by := s.by(ctx, in.IdempotencyKey, "replace-key", in.Name, in.ID, requestText(in.Body))
+	mint := s.mint(by)
+	text := mint.Secret("lr")
+	key := inPlaceOf(old.Key, levelrail.Key{ID: mint.ID("key"), SHA256: levelrail.HashSecret(text), Prefix: levelrail.SecretPrefix(text)})
+	cmd := command.KeyRotate{Key: key}
+	if grace > 0 {
+		at := s.o.Clock().UTC().Add(grace).Truncate(time.Second)
+		cmd.RetireAt = &at
+		if err := s.room(in.Name, by, key.ID, "levelrail models keys rotate "+in.Name+" "+old.ID+" --grace 0s, which retires the old key at once"); err != nil {
+			return nil, err
+		}
+	}
+	return s.makeKey(ctx, by, cmd, key.ID, text)
 }
 
-func (s *Server) revokeToken(ctx context.Context, in *struct {
+// revokeKey closes a key, and waits until the gateways that are connected say that they refuse it.
+func (s *Server) revokeKey(ctx context.Context, in *struct {
+	Named
 	Once
 	ID string `path:"id" maxLength:"64"`
-}) (*body[wire.Token], error) {
-	d, _, err := s.propose(ctx, s.by(ctx, in.IdempotencyKey, "revoke-token", in.ID), command.TokenRevoke{ID: in.ID})
+}) (*body[wire.Revoked], error) {
+	if _, err := s.keyOf(in.Name, in.ID); err != nil {
+		return nil, err
+	}
+	before := s.connected()
+	if _, _, err := s.propose(ctx, s.by(ctx, in.IdempotencyKey, "revoke-key", in.ID), command.KeyRevoke{ID: in.ID}); err != nil {
+		return nil, err
+	}
+	k, there, err := s.key(in.ID)
 	if err != nil {
 		return nil, err
 	}
-	t, ok := findToken(d, in.ID)
-	if !ok {
-		return nil, levelrail.Errorf(levelrail.ErrNotFound, "there is no token %q", clip(in.ID)).WithNext("levelrail tokens list")
+	if !there {
+		return nil, levelrail.Errorf(levelrail.ErrNotFound, "the key %s went with its model", in.ID)
 	}
-	return &body[wire.Token]{view.Token(t)}, nil
-}
-
-func findToken(d *reconcile.Desired, id string) (levelrail.Token, bool) {
-	for _, t := range d.Tokens {
-		if t.ID == id {
-			return t, true
-		}
-	}
-	return levelrail.Token{}, false
-}
-
-func sortedNodes(d *reconcile.Desired) []levelrail.Node {
-	out := make([]levelrail.Node, 0, len(d.Nodes))
-	for _, n := range d.Nodes {
-		out = append(out, n)
-	}
-	slices.SortFunc(out, func(a, b levelrail.Node) int {
-		if a.Name != b.Name {
-			if a.Name < b.Name {
-				return -1
-			}
-			return 1
-		}
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	return out
+	out := wire.Revoked{Key: k.view()}
+	out.Gateways, out.Silent = s.awaitSeen(ctx, before, k.index)
+	return &body[wire.Revoked]{out}, nil
 }

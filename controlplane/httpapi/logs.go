@@ -29,7 +29,7 @@ const (
 type logHub struct {
 	mu       sync.Mutex
 	sessions map[string]*logSession
-	nodes    map[string]chan struct{} // closed when the requests to a node change
+	nodes    bells // by node: its requests have changed
 }
 
 type logSession struct {
@@ -43,7 +43,7 @@ type logSession struct {
 }
 
 func newLogHub() *logHub {
-	return &logHub{sessions: map[string]*logSession{}, nodes: map[string]chan struct{}{}}
+	return &logHub{sessions: map[string]*logSession{}, nodes: bells{}}
 }
 
 // changed is closed when the requests to a node change next. No node has none, for ever.
@@ -53,17 +53,7 @@ func (h *logHub) changed(node string) <-chan struct{} {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.nodes[node] == nil {
-		h.nodes[node] = make(chan struct{})
-	}
-	return h.nodes[node]
-}
-
-func (h *logHub) tell(node string) {
-	if c := h.nodes[node]; c != nil {
-		close(c)
-		delete(h.nodes, node)
-	}
+	return h.nodes.of(node)
 }
 
 // requests are those to a node that somebody waits for, by id.
@@ -88,12 +78,12 @@ func (h *logHub) open(ctx context.Context, node string, r wire.LogRequest) (*log
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sessions[r.ID] = s
-	h.tell(node)
+	h.nodes.ring(node)
 	return s, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.sessions, r.ID)
-		h.tell(node)
+		h.nodes.ring(node)
 	}, nil
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
@@ -65,6 +67,10 @@ func (s *Server) getModel(_ context.Context, in *Named) (*body[wire.Model], erro
 		return nil, err
 	}
 	m, err := s.model(d, in.Name)
+	if at, used := s.o.Ledger.LastActive(in.Name); used {
+		at = at.UTC().Truncate(time.Second)
+		m.LastActiveAt = &at
+	}
 	return &body[wire.Model]{m}, err
 }
 
@@ -238,4 +244,24 @@ func (s *Server) getStatus(context.Context, *none) (*body[wire.Status], error) {
 	}
 	out.Gateways = wire.Counts{Total: len(w.Observed.Gateways), Ready: len(w.Observed.Gateways)}
 	return &body[wire.Status]{out}, nil
+}
+
+func sortedNodes(d *reconcile.Desired) []levelrail.Node {
+	out := make([]levelrail.Node, 0, len(d.Nodes))
+	for _, n := range d.Nodes {
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b levelrail.Node) int {
+		if a.Name != b.Name {
+			if a.Name < b.Name {
+				return -1
+			}
+			return 1
+		}
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return out
 }

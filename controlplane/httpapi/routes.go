@@ -32,9 +32,12 @@ func (s *Server) routes() {
 	operation(s, "get-model-logs", http.MethodGet, "/models/{name}/logs", "Stream the journal of a model", s.getLogs, streams[wire.LogLine](s, "one line of the journal each"))
 	operation(s, "list-keys", http.MethodGet, "/models/{name}/keys", "List a model's keys", s.listKeys)
 	operation(s, "create-key", http.MethodPost, "/models/{name}/keys", "Make a further key", s.createKey, created)
-	operation(s, "revoke-key", http.MethodDelete, "/models/{name}/keys/{id}", "Revoke a key", s.revokeKey)
-
+	operation(s, "replace-key", http.MethodPost, "/models/{name}/keys/{id}/rotate", "Make a key in place of another, which works on for a while", s.replaceKey, created)
+	operation(s, "revoke-key", http.MethodDelete, "/models/{name}/keys/{id}", "Revoke a key, and wait for the gateways to refuse it", s.revokeKey)
 	operation(s, "get-usage", http.MethodGet, "/models/{name}/usage", "What each key of a model used, by the hour", s.modelUsage)
+	operation(s, "list-requests", http.MethodGet, "/models/{name}/requests", "List what is in flight for a model", s.listRequests)
+	operation(s, "cancel-request", http.MethodDelete, "/models/{name}/requests/{id}", "End a request in flight", s.cancelRequest)
+	operation(s, "explain-key", http.MethodGet, "/models/{name}/explain", "Where a key's limits stand, and which refused last", s.explainKey)
 
 	operation(s, "list-nodes", http.MethodGet, "/nodes", "List nodes", s.listNodes)
 	operation(s, "get-node", http.MethodGet, "/nodes/{id}", "Get a node by id or name", s.getNode)
@@ -56,6 +59,10 @@ func (s *Server) routes() {
 	operation(s, "agent-report", http.MethodPost, "/agent/report", "How a node stands", s.agentReport, lenient)
 	operation(s, "agent-hf-token", http.MethodGet, "/agent/models/{name}/hf-token", "A model's Hugging Face token, for its download", s.agentHubToken)
 	operation(s, "gateway-usage", http.MethodPost, "/gateway/usage", "What a gateway has counted", s.gatewayUsage, lenient)
+	operation(s, "gateway-seen", http.MethodPost, "/gateway/seen", "How far a gateway has come in its watch", s.gatewaySeen, lenient)
+	operation(s, "gateway-answer", http.MethodPost, "/gateway/answers/{id}", "A gateway's answer to a question", s.gatewayAnswer, lenient)
+	operation(s, "gateway-wake", http.MethodPost, "/gateway/wake", "Somebody waits for a sleeping model", s.gatewayWake, lenient)
+	operation(s, "gateway-activity", http.MethodPost, "/gateway/activity", "Which models are used", s.gatewayActivity, lenient)
 	operation(s, "agent-logs", http.MethodPost, "/agent/logs/{id}", "Lines that somebody has asked for", s.agentLogs)
 }
 

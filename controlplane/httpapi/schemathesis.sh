@@ -22,7 +22,7 @@ fi
 
 (cd "$root" && go build -o "$work/levelrail-server" ./cmd/levelrail-server)
 port=${PORT:-17429}
-STATE_DIRECTORY=$work/state LEVELRAIL_RUNTIME_DIR=$work/run LEVELRAIL_LISTEN=127.0.0.1:$port LEVELRAIL_DEBUG=1 "$work/levelrail-server" run 2>"$work/log" &
+STATE_DIRECTORY=$work/state LEVELRAIL_RUNTIME_DIR=$work/run LEVELRAIL_LISTEN=127.0.0.1:$port LEVELRAIL_DEBUG=true "$work/levelrail-server" run 2>"$work/log" &
 server=$!
 api() { curl -sS --fail-with-body --unix-socket "$work/run/api.sock" "$@"; }
 tries=0

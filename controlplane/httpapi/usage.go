@@ -8,7 +8,6 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
-	"github.com/levelrail/levelrail/controlplane/view"
 	"github.com/levelrail/levelrail/raftstore"
 	"github.com/levelrail/levelrail/raftstore/command"
 )
@@ -17,14 +16,13 @@ import (
 // from 1 (it lost its state) is told the sequence to go on from.
 func (s *Server) gatewayUsage(ctx context.Context, in *struct{ Body wire.UsageBatch }) (*body[wire.UsageAccepted], error) {
 	b := in.Body
-	if !gatewayID.MatchString(b.GatewayID) {
-		return nil, levelrail.Errorf(levelrail.ErrInvalid, "%q is not the id of a gateway: gw_ and letters and digits", clip(b.GatewayID)).WithNext("let the gateway make its id: remove gateway_id in its state directory")
+	if err := checkGateway(b.GatewayID); err != nil {
+		return nil, err
 	}
 	if b.Dropped > 0 {
 		s.o.Log.Warn("a gateway had to drop usage that it could not send in time", "gateway", b.GatewayID, "rows", b.Dropped)
 	}
-	by := command.By{Principal: levelrail.Principal{Kind: "gateway", ID: b.GatewayID}, Ability: callerOf(ctx).ability}
-	res, err := s.o.Store.Propose(ctx, by, command.UsageRecord{GatewayID: b.GatewayID, Sequence: b.Sequence, Rows: b.Rows})
+	res, err := s.o.Store.Propose(ctx, byGateway(ctx, b.GatewayID), command.UsageRecord{GatewayID: b.GatewayID, Sequence: b.Sequence, Rows: b.Rows, LastUsed: b.LastUsed, Dropped: b.Dropped})
 	if err != nil {
 		return nil, s.internal("store the usage", err)
 	}
@@ -48,25 +46,28 @@ func (s *Server) modelUsage(_ context.Context, in *struct {
 	if _, ok := d.Model(in.Name); !ok {
 		return nil, notFoundModel(in.Name)
 	}
-	since, err := sinceTime(in.Since, s.o.Clock())
+	now := s.o.Clock()
+	since, err := sinceTime(in.Since, now)
 	if err != nil {
 		return nil, err
 	}
 	r := wire.UsageReport{Model: in.Name, Since: since, Items: []levelrail.Usage{}, Keys: []wire.UsageOfKey{}, UpToSeconds: s.o.World(d).Limits.UsageFlushSeconds}
 	byKey := map[string]*wire.UsageOfKey{}
-	err = s.o.Store.View(func(tx *raftstore.Tx) error {
-		return raftstore.Each(tx, "", func(u levelrail.Usage) error {
-			if u.Model != in.Name || u.Hour.Before(since) {
-				return nil
-			}
+	err = s.o.Store.View(func(tx *raftstore.Tx) (err error) {
+		if r.DroppedRows, err = raftstore.UsageDropped(tx, since); err != nil {
+			return err
+		}
+		// A gateway's clock may be ahead of this one's.
+		return raftstore.UsageOf(tx, in.Name, since, now.Add(time.Hour), func(u levelrail.Usage) error {
 			r.Items = append(r.Items, u)
 			k := byKey[u.KeyID]
 			if k == nil {
 				k = &wire.UsageOfKey{KeyID: u.KeyID}
-				if key, ok := findKey(d, u.KeyID); ok {
-					v := view.Key(key)
-					k.KeyName, k.KeyPrefix = v.Name, v.Prefix
+				key, _, err := raftstore.Get[levelrail.Key](tx, u.KeyID)
+				if err != nil {
+					return err
 				}
+				k.KeyName, k.KeyPrefix = key.Name, key.Prefix // both empty once the key is gone
 				byKey[u.KeyID] = k
 			}
 			k.Usage.Add(u)

@@ -25,7 +25,7 @@ import (
 var watchable = map[Door][]string{
 	DoorAPI:     {wire.WatchModel, wire.WatchNode},
 	DoorTLS:     {wire.WatchModel, wire.WatchNode},
-	DoorGateway: {wire.WatchRoute, wire.WatchRouteKey},
+	DoorGateway: {wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion},
 	DoorAgent:   {wire.WatchAssignment, wire.WatchLogRequest},
 }
 
@@ -140,7 +140,8 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if w.gateway != nil {
-		defer w.s.o.Ledger.Connect(*w.gateway)()
+		seen, _ := w.s.position(w.after) // who comes back with a token has everything up to it
+		defer w.s.o.Ledger.Connect(*w.gateway, seen)()
 	}
 	stopping := levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping").WithNext("watch again in a few seconds")
 
@@ -181,11 +182,11 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 		events = pump(ctx, w.keys)
 	}
 	sent := sentLines{}
-	told := map[string]*time.Time{} // keys that the reader knows, with their expiry
-	requests := w.s.logs.changed(w.node)
+	told := newExpiries() // of the keys that the reader knows
+	requests, questions := w.s.logs.changed(w.node), w.s.questions.changed(w.gatewayID())
 
 	begin := func() error { // everything anew
-		sent, told = sentLines{}, map[string]*time.Time{}
+		sent, told = sentLines{}, newExpiries()
 		return out.send(false, wire.WatchLine{Type: wire.WatchReset})
 	}
 	token := w.after
@@ -235,6 +236,11 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 			}
 		case <-requests:
 			requests = w.s.logs.changed(w.node)
+			if err := w.sendViews(out, sent, views); err != nil {
+				return err
+			}
+		case <-questions:
+			questions = w.s.questions.changed(w.gatewayID())
 			if err := w.sendViews(out, sent, views); err != nil {
 				return err
 			}
@@ -317,6 +323,8 @@ func (w *watch) sendViews(out *stream, sent sentLines, v *view.Views) error {
 			now = v.Assignments[w.node]
 		case wire.WatchLogRequest:
 			now = w.s.logs.requests(w.node)
+		case wire.WatchQuestion:
+			now = w.s.questions.lines(w.gatewayID())
 		default:
 			continue
 		}
@@ -376,7 +384,7 @@ func (w *watch) nodeByName() string {
 }
 
 // sendKey sends one change of a key. A key that opens nothing any more is a deletion.
-func (w *watch) sendKey(out *stream, told map[string]*time.Time, e raftstore.Event) error {
+func (w *watch) sendKey(out *stream, told *expiries, e raftstore.Event) error {
 	line := wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: e.ID, Token: e.Token}
 	switch e.Type {
 	case raftstore.EventSynced:
@@ -392,43 +400,41 @@ func (w *watch) sendKey(out *stream, told map[string]*time.Time, e raftstore.Eve
 				return fmt.Errorf("write the key %s: %w", e.ID, err)
 			}
 			line.Type, line.Object = wire.WatchPut, text
-			told[k.ID] = k.ExpiresAt
+			told.set(k.ID, k.ExpiresAt)
 		} else if e.Token == "" {
 			return nil // never told, in a start anew
 		}
 	}
 	if line.Type == wire.WatchDelete {
-		delete(told, e.ID)
+		told.set(e.ID, nil)
 	}
 	return out.send(e.Token != "", line)
 }
 
 // expire takes keys back whose time has come.
-func (w *watch) expire(out *stream, told map[string]*time.Time) error {
-	now := w.s.o.Clock()
-	for _, id := range slices.Sorted(maps.Keys(told)) {
-		if at := told[id]; at != nil && !now.Before(*at) {
-			delete(told, id)
-			if err := out.send(true, wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: id}); err != nil {
-				return err
-			}
+func (w *watch) expire(out *stream, told *expiries) error {
+	for _, id := range told.due(w.s.o.Clock()) {
+		if err := out.send(false, wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: id}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// deadKeys tells a reader that comes back of every key that opens nothing any more: its expiry is no change in the store.
+// deadKeys tells a reader that comes back of every key that has expired: that is no change in the store. Those that were
+// revoked are among the changes.
 func (w *watch) deadKeys(out *stream) error {
-	d, err := w.s.read()
-	if err != nil {
-		return err
+	return w.s.o.Store.View(func(tx *raftstore.Tx) error {
+		return raftstore.ExpiredKeys(tx, w.s.o.Clock(), func(id string) error {
+			return out.send(false, wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: id})
+		})
+	})
+}
+
+// gatewayID is whose watch this is, empty for that of anybody but a gateway.
+func (w *watch) gatewayID() string {
+	if w.gateway == nil {
+		return ""
 	}
-	for _, k := range d.Keys {
-		if !k.Live(w.s.o.Clock()) {
-			if err := out.send(false, wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: k.ID}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return w.gateway.ID
 }

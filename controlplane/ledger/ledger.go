@@ -26,15 +26,6 @@ type NodeReport struct {
 	ReceivedAt time.Time // this server's clock
 }
 
-// Gateway is a gateway that is connected.
-type Gateway struct {
-	ID          string
-	URL         string // base address, empty when it did not say
-	Public      bool   // it serves the public site as well
-	Version     string
-	ConnectedAt time.Time
-}
-
 // Snapshot is what is known at one moment. Nodes that have not reported since this server started are not in it.
 type Snapshot struct {
 	Since    time.Time // when this ledger began to listen
@@ -53,7 +44,9 @@ type Ledger struct {
 	mu       sync.Mutex
 	nodes    map[string]*entry
 	gateways map[string]*connection
+	used     map[string]time.Time // by model: its last use, with the monotonic clock
 	changed  chan struct{}
+	sawMore  chan struct{}
 	revision uint64
 	closed   bool
 	listened *time.Timer
@@ -65,14 +58,9 @@ type entry struct {
 	silent *time.Timer
 }
 
-type connection struct {
-	Gateway
-	streams int // a reconnecting gateway may hold two for a moment
-}
-
 // New returns an empty ledger that begins to listen now.
 func New() *Ledger {
-	l := &Ledger{since: time.Now(), nodes: map[string]*entry{}, gateways: map[string]*connection{}, changed: make(chan struct{})}
+	l := &Ledger{since: time.Now(), nodes: map[string]*entry{}, gateways: map[string]*connection{}, used: map[string]time.Time{}, changed: make(chan struct{}), sawMore: make(chan struct{})}
 	l.listened = time.AfterFunc(Silence, l.tell)
 	return l
 }
@@ -121,29 +109,6 @@ func (l *Ledger) Forget(nodeID string) {
 		delete(l.nodes, nodeID)
 		l.tellLocked()
 	}
-}
-
-// Connect records that a gateway follows this server, and returns what ends that.
-func (l *Ledger) Connect(g Gateway) (disconnect func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c, ok := l.gateways[g.ID]
-	if !ok {
-		c = &connection{}
-		l.gateways[g.ID] = c
-	}
-	g.ConnectedAt = time.Now().UTC()
-	c.Gateway = g
-	c.streams++
-	l.tellLocked()
-	return sync.OnceFunc(func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if c.streams--; c.streams == 0 {
-			delete(l.gateways, g.ID)
-		}
-		l.tellLocked()
-	})
 }
 
 func (l *Ledger) tell() {

@@ -76,8 +76,8 @@ func TestLateReport(t *testing.T) {
 func TestGateways(t *testing.T) {
 	l := New()
 	defer l.Close()
-	first := l.Connect(Gateway{ID: "gw_1", URL: "http://old"})
-	second := l.Connect(Gateway{ID: "gw_1", URL: "http://new"})
+	first := l.Connect(Gateway{ID: "gw_1", URL: "http://old"}, 0)
+	second := l.Connect(Gateway{ID: "gw_1", URL: "http://new"}, 0)
 	first()
 	first()
 	if g := l.Snapshot().Gateways; len(g) != 1 || g[0].URL != "http://new" {

@@ -16,6 +16,8 @@ import (
 )
 
 // Desired is everything stored that decisions and views are made of, as of one position. It is shared and never changed.
+// Keys and usage, of which there may be millions, are not in it: no decision needs them, and who asks for some looks them
+// up in the store.
 type Desired struct {
 	Index        uint64 // the store's position
 	Cluster      levelrail.Cluster
@@ -25,7 +27,6 @@ type Desired struct {
 	Replicas     []levelrail.Replica              // by id
 	Reservations map[string]levelrail.Reservation // by id
 	Weights      map[string]levelrail.Weights
-	Keys         []levelrail.Key // by id
 	Tokens       []levelrail.Token
 	Secrets      map[string]levelrail.Secret // by path
 	Jobs         []levelrail.Job

@@ -57,9 +57,9 @@ type Sources struct {
 	Make        bool   // a new cluster: there is nothing that another key could have sealed
 }
 
-// Load returns the master key and whether it was made now. A key that is missing for a cluster that has secrets is refused:
-// a new one would open none of them.
-func Load(from Sources) (key MasterKey, made bool, err error) {
+// Load returns the master key and whether it lies in the file, which the operator then has to keep a copy of. A key that is
+// missing for a cluster that has secrets is refused: a new one would open none of them.
+func Load(from Sources) (key MasterKey, inFile bool, err error) {
 	if from.Setting != "" {
 		if key, err = ParseMasterKey(from.Setting); err != nil {
 			err = fmt.Errorf("APP_MASTER_KEY: %w", err)
@@ -74,7 +74,7 @@ func Load(from Sources) (key MasterKey, made bool, err error) {
 	}
 	key, err = read(from.File)
 	if !errors.Is(err, fs.ErrNotExist) {
-		return key, false, err
+		return key, true, err
 	}
 	if !from.Make {
 		return MasterKey{}, false, levelrail.Errorf(levelrail.ErrRefused, "there is no master key: neither APP_MASTER_KEY, nor the credential %s, nor the file %s", Credential, from.File).

@@ -128,15 +128,15 @@ func TestLoad(t *testing.T) {
 		t.Errorf("the file is %v, %v", info.Mode(), err)
 	}
 	again, made, err := Load(Sources{File: file, Make: true})
-	if err != nil || made || again != key {
+	if err != nil || !made || again != key {
 		t.Errorf("second start: %v, %v, %v", again, made, err)
 	}
 	credentials := t.TempDir()
 	if err := os.WriteFile(filepath.Join(credentials, Credential), []byte(strings.Repeat("ab", 32)+"\n"), 0o400); err != nil {
 		t.Fatal(err)
 	}
-	fromCredential, _, err := Load(Sources{File: file, Credentials: credentials})
-	if err != nil || fromCredential == key {
+	fromCredential, inFile, err := Load(Sources{File: file, Credentials: credentials})
+	if err != nil || inFile || fromCredential == key {
 		t.Errorf("credential: %v, %v", fromCredential, err)
 	}
 	fromSetting, _, err := Load(Sources{Setting: strings.Repeat("cd", 32), File: file, Credentials: credentials})

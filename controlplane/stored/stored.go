@@ -16,6 +16,12 @@ import (
 	"github.com/levelrail/levelrail/raftstore"
 )
 
+// Kinds are the kinds of object that a state is made of: when none of them has changed, the state is the same.
+var Kinds = []levelrail.Kind{
+	levelrail.KindCluster, levelrail.KindSettings, levelrail.KindModel, levelrail.KindReplica, levelrail.KindToken, levelrail.KindJob,
+	levelrail.KindNode, levelrail.KindRevision, levelrail.KindReservation, levelrail.KindWeights, levelrail.KindSecret,
+}
+
 // Store is what is asked of the store. *raftstore.Store meets it.
 type Store interface {
 	View(fn func(tx *raftstore.Tx) error) error
@@ -75,7 +81,6 @@ func load(tx *raftstore.Tx) (*reconcile.Desired, error) {
 	}
 	d.Models = list[levelrail.Model](tx, &err)
 	d.Replicas = list[levelrail.Replica](tx, &err)
-	d.Keys = list[levelrail.Key](tx, &err)
 	d.Tokens = list[levelrail.Token](tx, &err)
 	d.Jobs = list[levelrail.Job](tx, &err)
 	d.Nodes = byID[levelrail.Node](tx, &err)

@@ -44,7 +44,7 @@ func (w World) Model(m levelrail.Model) wire.Model {
 		Name: m.Name, Engine: spec.Engine, Model: spec.Source, Revision: m.Revision, Spec: spec,
 		ServedNames: levelrail.ServedNames(m.Name, spec), Domain: m.Domain, URL: w.URL(m), NodeID: m.NodeID,
 		Residency: m.Residency, IdleTTLSeconds: int64(time.Duration(m.IdleTTL) / time.Second), HubTokenSet: m.HubToken.Path != "",
-		Condition: w.Condition(m), Owner: m.Owner, CreatedAt: m.Stamp.CreatedAt, CreatedBy: by(m.Stamp.CreatedBy), UpdatedAt: m.Stamp.UpdatedAt,
+		Condition: w.Condition(m), Limits: &w.Limits, Owner: m.Owner, CreatedAt: m.Stamp.CreatedAt, CreatedBy: by(m.Stamp.CreatedBy), UpdatedAt: m.Stamp.UpdatedAt,
 	}
 	for _, r := range w.Desired.ReplicasOf(m.Name) {
 		if len(r.Shards) > 0 && r.Number == 0 {
@@ -149,10 +149,10 @@ func (w World) Node(n levelrail.Node) wire.Node {
 	return v
 }
 
-// Key is a key as people see it.
-func Key(k levelrail.Key) wire.Key {
+// Key is a key as people see it, with when it was last used (nil: not known).
+func Key(k levelrail.Key, lastUsed *time.Time) wire.Key {
 	return wire.Key{ID: k.ID, Name: k.Name, Models: k.Models, Prefix: k.Prefix, AllowPaths: k.AllowPaths, AllowModels: k.AllowNames, Limits: k.Limits,
-		ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt, CreatedAt: k.Stamp.CreatedAt, CreatedBy: by(k.Stamp.CreatedBy)}
+		ExpiresAt: k.ExpiresAt, RevokedAt: k.RevokedAt, LastUsedAt: lastUsed, Replaces: k.Replaces, CreatedAt: k.Stamp.CreatedAt, CreatedBy: by(k.Stamp.CreatedBy)}
 }
 
 // Token is a token as people see it.

@@ -239,3 +239,27 @@ func TestMended(t *testing.T) {
 		t.Errorf("RestartSec %s, Nice %s", u.All["RestartUSec"], u.All["Nice"])
 	}
 }
+
+// TestWithoutBus: on a machine without a D-Bus daemon the agent reaches systemd by its own socket.
+func TestWithoutBus(t *testing.T) {
+	r := newRig(t, hosttest.Bookworm)
+	r.Run("systemctl stop levelrail-agent.service dbus.socket dbus.service && systemctl mask --runtime --quiet dbus.socket dbus.service && rm -f /run/dbus/system_bus_socket && systemctl start levelrail-agent.service")
+	r.server.Assign(r.assignment("chat", fromFile(hosttest.WeightsPath)))
+	first := r.serving("chat", 1)
+	r.Kill9(r.unit(chatUnit).MainPID)
+	r.until("chat", "serving again", time.Minute, func(s *wire.ReplicaStatus) bool { return s.Condition.Ready && s.Invocation != first.Invocation })
+	r.server.Withdraw("chat")
+	r.Eventually("the model to be gone", time.Minute, func() error {
+		if s := r.status("chat"); s != nil {
+			return fmt.Errorf("still reported: %+v", s)
+		}
+		return nil
+	})
+	if left := strings.TrimSpace(r.Run("find /var/cache/private -mindepth 3 2>/dev/null || true")); left != "" {
+		t.Errorf("the cache stayed:\n%s", left)
+	}
+	// With the bus back, the agent goes on without a restart.
+	r.Run("systemctl unmask --runtime --quiet dbus.socket dbus.service && systemctl start dbus.socket")
+	r.server.Assign(r.assignment("chat", fromFile(hosttest.WeightsPath)))
+	r.until("chat", "serving once more", time.Minute, func(s *wire.ReplicaStatus) bool { return s.Condition.Ready })
+}

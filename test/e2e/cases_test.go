@@ -205,9 +205,12 @@ func jsonOnly(t *testing.T, h *Host) {
 func noKeyAnywhere(t *testing.T, h *Host, key string) {
 	var second struct{ Secret, ID string }
 	h.JSON(&second, "models keys create chat --name second")
-	if res, _ := h.Ask("GET", "/v1/models", second.Secret, ""); res.StatusCode != 200 {
-		t.Errorf("a new key: %s", res.Status)
-	}
+	h.Eventually("the new key to open its model", time.Second, func() error {
+		if res, _ := h.Ask("GET", "/v1/models", second.Secret, ""); res.StatusCode != 200 {
+			return fmt.Errorf("it got %s", res.Status)
+		}
+		return nil
+	})
 	h.CLI("models keys revoke chat " + second.ID + " --yes")
 	h.Eventually("the revoked key to be refused", 2*time.Second, func() error {
 		if res, _ := h.Ask("GET", "/v1/models", second.Secret, ""); res.StatusCode != 401 {
@@ -234,8 +237,14 @@ func noKeyAnywhere(t *testing.T, h *Host, key string) {
 		}
 	}
 	engineKey := strings.TrimSpace(h.Run("cat /var/lib/levelrail/agent/credentials/chat/engine-key"))
-	if out := h.Run("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c -F " + engineKey[3:] + " | cat; systemctl show 'levelrail-model-*' | grep -c -F " + engineKey[3:] + " | cat; grep -r -l -F " + engineKey[3:] + " /etc/systemd | cat"); strings.TrimSpace(strings.ReplaceAll(out, "\n", " ")) != "1 0" {
-		// 1: the grep that looks for it has it in its own command line
+	_, secret, _ := strings.Cut(engineKey, "-")
+	out, errText, err := h.ExecInput(t.Context(), strings.NewReader(secret+"\n"), `umask 077; cat >/root/pattern
+cat /proc/[0-9]*/cmdline | tr '\0' '\n' | grep -c -F -f /root/pattern
+systemctl show 'levelrail-model-*' | grep -c -F -f /root/pattern
+journalctl --no-pager -o export | grep -c -a -F -f /root/pattern
+grep -r -l -F -f /root/pattern /etc/systemd | wc -l`)
+	if err != nil || strings.Join(strings.Fields(out), " ") != "0 0 0 0" {
+		t.Log(errText, err)
 		t.Errorf("the engine's key shows in a command line or unit: %q", out)
 	}
 }

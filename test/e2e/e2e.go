@@ -85,10 +85,14 @@ func (h *Host) JSON(into any, args string) {
 	}
 }
 
-// Deploy deploys a model, waits until it serves and returns its key.
+// Deploy deploys a model, waits until the gateway serves it and returns its key. What the control plane knows reaches
+// every gateway within a second.
 func (h *Host) Deploy(flags string) string {
 	h.t.Helper()
 	var deployed struct {
+		Model struct {
+			Name string `json:"name"`
+		} `json:"model"`
 		Key struct {
 			Secret string `json:"secret"`
 		} `json:"key"`
@@ -97,6 +101,12 @@ func (h *Host) Deploy(flags string) string {
 	if !strings.HasPrefix(deployed.Key.Secret, "lr-") {
 		h.t.Fatalf("deploy %s gave no key: %+v", flags, deployed)
 	}
+	h.Eventually("the gateway to serve it", time.Second, func() error {
+		if res, body := h.Ask("POST", "/v1/completions", deployed.Key.Secret, fmt.Sprintf(`{"model":%q,"prompt":"one","max_tokens":1}`, deployed.Model.Name)); res.StatusCode != http.StatusOK {
+			return fmt.Errorf("answered with %s %s", res.Status, body)
+		}
+		return nil
+	})
 	return deployed.Key.Secret
 }
 

@@ -184,3 +184,22 @@ func serves(h *Host, key string) error {
 	}
 	return nil
 }
+
+// TestUpdateWhileStreaming: an update stops an engine that is answering. The engine does not end in time and is killed:
+// that was asked for, so no reason calls it a failure and the wait ends with the new revision.
+func TestUpdateWhileStreaming(t *testing.T) {
+	h := Install(t, hosttest.Forky, hosttest.WithWeights())
+	key := h.Deploy(deployChat)
+	s := openStream(t, h, key, longChat(7000))
+	s.flows(t, "at first")
+	stdout, stderr, code := h.Try("models update chat --context 2048 --wait --timeout 2m")
+	if code != 0 {
+		t.Fatalf("the update ended with %d\n%s%s", code, stdout, stderr)
+	}
+	if m := h.Get("chat"); m.Revision != 2 || !m.Condition.Ready {
+		t.Errorf("after the update: %+v", m)
+	}
+	if j := h.Journal("-u", "levelrail-agent"); strings.Contains(j, "reason=EngineFailed") {
+		t.Errorf("the agent took the stop for a failure:\n%s", j)
+	}
+}

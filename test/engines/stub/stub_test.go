@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +32,9 @@ func start(t *testing.T, o Options) (*Engine, *http.Client) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- e.Serve(l) }()
-	transport := &http.Transport{DisableCompression: true, Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", path) }}
+	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		e.Close()
@@ -278,7 +281,7 @@ func TestDepartures(t *testing.T) {
 		{stream, `"endless":true,"gap":"1ms"`}, {stream, `"endless":true`}, {stream, `"gap":"1m"`}, {stream, `"end":"silence","at":2`}, {stream, `"body":"1m"`},
 	} {
 		e.Reset()
-		conn, err := c.Transport.(*http.Transport).Dial("", "")
+		conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -433,7 +436,7 @@ func TestControl(t *testing.T) {
 // TestPipelined: two requests sent at once are both answered, in order, also when the first takes its time.
 func TestPipelined(t *testing.T) {
 	_, c := start(t, Options{})
-	conn, err := c.Transport.(*http.Transport).Dial("", "")
+	conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,127 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/levelrail/levelrail/caddymodule/meter"
+	"github.com/levelrail/levelrail/caddymodule/openai"
+	"github.com/levelrail/levelrail/caddymodule/route"
+	"github.com/levelrail/levelrail/caddymodule/wake"
+)
+
+// admit charges the key's limits, all or none, and lets the request in: from here on it counts as use of the model, and
+// operators see it.
+func (x *exchange) admit() *openai.Error {
+	ticket, wait, ok := x.counter.Charge(x.key.Limits, x.Now())
+	if !ok {
+		return x.limited(wait)
+	}
+	x.ticket, x.charged = ticket, true
+	x.ctx, x.cancel = context.WithCancelCause(x.r.Context())
+	raw, _ := x.members.Get("stream")
+	x.flight = &flight{id: x.record.RequestID, key: x.key.ID, prefix: x.key.Prefix, route: x.match.Path, model: x.model.Name, stream: string(raw) == "true",
+		start: x.record.Start, cancel: x.cancel, w: x.w}
+	x.Flights.add(x.flight)
+	x.use = x.Wake.Begin(x.model.Name)
+	return nil
+}
+
+// limited is the one answer that every limit gives. wait is the true wait, where there is one.
+func (x *exchange) limited(wait time.Duration) *openai.Error {
+	l := x.limits()
+	retry := l.RetryAfterSeconds
+	if l.RetryAfterExact && wait > 0 {
+		retry = int64((wait + time.Second - 1) / time.Second)
+	}
+	return openai.Limited(retry)
+}
+
+// awake lets requests for a model that serves pass. For one that sleeps they make it wake, and wait.
+func (x *exchange) awake() *openai.Error {
+	if x.model.Serving && !x.model.Asleep {
+		return nil
+	}
+	if !wake.Sleeps(x.model) {
+		return x.notServing()
+	}
+	x.flight.state.Store(stateWaking)
+	l := x.model.Limits
+	table, err := x.Wake.Hold(x.ctx, x.model.Name, time.Duration(max(l.WakeWaitSeconds, 0))*time.Second)
+	x.flight.state.Store(stateWaiting)
+	switch {
+	case err == nil:
+		return x.again(table)
+	case errors.Is(err, wake.ErrNotSoon):
+		if m, ok := x.Table().Model(x.model.Name); ok {
+			x.model = m
+			return x.notServing()
+		}
+		return modelNotFound()
+	case errors.Is(err, wake.ErrWaking):
+		return openai.Failed(http.StatusServiceUnavailable, openai.CodeModelWaking, max(l.WakeRetryAfterSeconds, 1), x.model.Name+" is waking up. Try again in a moment.")
+	case errors.Is(err, wake.ErrDraining):
+		return openai.Failed(http.StatusServiceUnavailable, openai.CodeModelWaking, max(l.WakeRetryAfterSeconds, 1), x.model.Name+" is waking up, and this gateway stops. Try again in a moment.")
+	}
+	return x.left()
+}
+
+// left is the answer when the request's context has ended before an answer began.
+func (x *exchange) left() *openai.Error {
+	if x.wasCancelled() {
+		x.record.End = meter.Cancelled
+		return openai.Refuse(http.StatusForbidden, openai.CodeCancelled, "", "Whoever runs this service has ended the request.")
+	}
+	return clientGone()
+}
+
+func (x *exchange) wasCancelled() bool {
+	return x.ctx != nil && errors.Is(context.Cause(x.ctx), errCancelled)
+}
+
+// settle gives back what admit took, with what the request has cost.
+func (x *exchange) settle() {
+	if !x.charged {
+		return
+	}
+	x.charged = false
+	switch {
+	case !x.reached: // a request that no engine has seen has cost nothing, however it was refused
+		x.counter.TakeBack(x.ticket)
+	case x.record.HasUsage || x.record.Partial:
+		x.counter.Spend(x.key.Limits, x.record.Input+x.record.Output, x.Now())
+	default: // a stream that was cut, or does not tell: an event is about a token
+		x.counter.Spend(x.key.Limits, x.flight.progress.Events.Load(), x.Now())
+	}
+	x.use.End()
+	if x.Flights.remove(x.flight) && x.flight.state.Load() == stateAnswering {
+		x.record.End, x.cut = meter.Cancelled, true
+	}
+	x.cancel(nil)
+}
+
+// again repeats, by the table in which a model has woken, what may have changed since: the key, the model's routes and
+// what its engine reads.
+func (x *exchange) again(table *route.Table) *openai.Error {
+	key, there := table.Key(x.key.Hash)
+	m, ok := table.Model(x.model.Name)
+	switch {
+	case !there || !key.Live(x.Now()):
+		return badKey()
+	case !ok:
+		return modelNotFound()
+	}
+	x.table, x.model = table, m
+	if x.site != nil {
+		x.site = m
+	}
+	if refusal := x.lookUp(m.Paths); refusal != nil {
+		return refusal
+	}
+	if _, _, refusal := x.bodyModel(); refusal != nil {
+		return refusal
+	}
+	return x.checkCost()
+}

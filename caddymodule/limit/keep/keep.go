@@ -1,0 +1,215 @@
+// Package keep brings what keys have used of their limits to the disk and back, so that restarting the gateway gives
+// nobody a fresh allowance.
+//
+// The one file in the state directory is replaced as a whole. It is written at the end, and before that whenever something
+// has changed, each time Every after the write before: a gateway that is killed forgets at most what was admitted and spent
+// in that time (or in twenty times as long as a write takes, where that is more). What counts is caddymodule/limit.
+package keep
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/levelrail/levelrail/caddymodule/limit"
+)
+
+// Every is the pause between two writes.
+const Every = 2 * time.Second
+
+// retryPause is the pause after a write that failed.
+const retryPause = 30 * time.Second
+
+const (
+	file   = "limits.jsonl"
+	format = 1
+)
+
+// Options say what is kept where. Directory may be empty: then nothing is kept.
+type Options struct {
+	Keys      *limit.Keys
+	Directory string
+	Log       *slog.Logger
+	Now       func() time.Time
+}
+
+// Keeper keeps the counts of one limit.Keys.
+type Keeper struct {
+	o Options
+
+	mu      sync.Mutex
+	written int64 // limit.Keys.Changes as of the last write
+	failing bool
+}
+
+// New returns a keeper that has done nothing.
+func New(o Options) *Keeper { return &Keeper{o: o} }
+
+// line is one line of the file: a head, then keys, then an end that tells that nothing is missing.
+type line struct {
+	Head *head       `json:"head,omitempty"`
+	Key  *limit.Kept `json:"key,omitempty"`
+	End  *end        `json:"end,omitempty"`
+}
+
+type head struct {
+	Format  int       `json:"format"`
+	SavedAt time.Time `json:"saved_at"`
+}
+
+type end struct {
+	Keys int `json:"keys"`
+}
+
+// Load restores what an earlier process has kept. It only reads. A file that is not there is no error; one that cannot be
+// understood is told, and counts as far as it could be read.
+func (k *Keeper) Load() {
+	if k.o.Directory == "" {
+		return
+	}
+	err := k.load()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.o.Log.Error("what keys have used of their limits cannot be read whole; the rest begins anew", "error", err)
+	}
+	k.written = k.o.Keys.Changes()
+}
+
+func (k *Keeper) load() error {
+	f, err := os.Open(filepath.Join(k.o.Directory, file))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	now, keys := k.o.Now(), 0
+	var saved time.Time
+	for d := json.NewDecoder(bufio.NewReaderSize(f, 1<<16)); ; {
+		var l line
+		if err := d.Decode(&l); errors.Is(err, io.EOF) {
+			return fmt.Errorf("read %s: %w", f.Name(), io.ErrUnexpectedEOF)
+		} else if err != nil {
+			return fmt.Errorf("read %s: %w", f.Name(), err)
+		}
+		switch {
+		case l.Head != nil:
+			if l.Head.Format != format {
+				return fmt.Errorf("%s has format %d, this gateway reads %d", f.Name(), l.Head.Format, format)
+			}
+			saved = l.Head.SavedAt
+		case l.Key != nil:
+			k.o.Keys.Restore(*l.Key, saved, now)
+			keys++
+		case l.End != nil:
+			if l.End.Keys != keys {
+				return fmt.Errorf("%s has %d keys, and says %d", f.Name(), keys, l.End.Keys)
+			}
+			return nil
+		}
+	}
+}
+
+// Run writes what changes until ctx ends, and once more then.
+func (k *Keeper) Run(ctx context.Context) {
+	k.sweep()
+	pause := Every
+	for {
+		select {
+		case <-ctx.Done():
+			k.Save()
+			return
+		case <-time.After(pause):
+		}
+		began := time.Now()
+		if pause = Every; !k.Save() {
+			pause = retryPause
+		}
+		pause = max(pause, 20*time.Since(began))
+	}
+}
+
+// sweep removes what a crash in the middle of a write has left.
+func (k *Keeper) sweep() {
+	if k.o.Directory == "" {
+		return
+	}
+	left, _ := filepath.Glob(filepath.Join(k.o.Directory, file+".new*"))
+	for _, path := range left {
+		os.Remove(path)
+	}
+}
+
+// Save writes now if something has changed since the last write, and tells whether the file has all of it.
+func (k *Keeper) Save() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changes := k.o.Keys.Changes()
+	if k.o.Directory == "" || changes == k.written {
+		return true
+	}
+	if err := k.write(); err != nil {
+		if !k.failing {
+			k.o.Log.Error("what keys use of their limits cannot be kept; a restart would forget it", "directory", k.o.Directory, "error", err)
+		}
+		k.failing = true
+		return false
+	}
+	k.written, k.failing = changes, false
+	return true
+}
+
+func (k *Keeper) write() (err error) {
+	if err := os.MkdirAll(k.o.Directory, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(k.o.Directory, file+".new*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	buf := bufio.NewWriterSize(f, 1<<16)
+	enc := json.NewEncoder(buf)
+	put := func(l line) bool {
+		if err == nil {
+			err = enc.Encode(l)
+		}
+		return err == nil
+	}
+	now, keys := k.o.Now(), 0
+	put(line{Head: &head{format, now.UTC()}})
+	k.o.Keys.Keep(now, func(kept limit.Kept) bool { keys++; return put(line{Key: &kept}) })
+	put(line{End: &end{keys}})
+	if err != nil {
+		return err
+	}
+	if err := buf.Flush(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(k.o.Directory, file)); err != nil {
+		return err
+	}
+	d, err := os.Open(k.o.Directory)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,247 @@
+package limit
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/levelrail/levelrail"
+)
+
+// Names of limits, as clients of the API read them.
+const (
+	RPM         = "rpm"
+	TPM         = "tpm"
+	TPD         = "tpd"
+	MaxParallel = "max_parallel"
+)
+
+// Keys counts what keys with limits use. Make it with NewKeys.
+type Keys struct {
+	keys    sync.Map // key id → *Key
+	base    time.Time
+	changes atomic.Int64 // grows with what is worth keeping
+}
+
+// NewKeys returns Keys that have counted nothing. now is the clock's reading; later ones are compared with it, so that a
+// clock that is set anew neither frees nor locks anybody.
+func NewKeys(now time.Time) *Keys { return &Keys{base: now} }
+
+func (k *Keys) nanos(now time.Time) int64 { return k.base.UnixNano() + int64(now.Sub(k.base)) }
+
+// Key counts one key's use. A nil Key is that of a key without limits.
+type Key struct {
+	all *Keys
+
+	mu       sync.Mutex
+	dead     bool // not in the map any more: whoever finds this looks again
+	inFlight int64
+	requests window // of a minute
+	tokens   window // of a minute
+	daily    window // tokens of a day
+	refused  [4]int64
+}
+
+// The places in refused.
+const (
+	byRPM = iota
+	byTPM
+	byTPD
+	byParallel
+)
+
+func (k *Keys) key(id string) *Key {
+	if c, ok := k.keys.Load(id); ok {
+		return c.(*Key)
+	}
+	c, _ := k.keys.LoadOrStore(id, &Key{all: k, requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}})
+	return c.(*Key)
+}
+
+// lock returns the key's counter, locked and in the map.
+func (k *Keys) lock(id string) *Key {
+	for {
+		c := k.key(id)
+		c.mu.Lock()
+		if !c.dead {
+			return c
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Enter takes a slot of the model's gate, of which there are most, and one of the key's, or neither. The Key returned is
+// nil for a key without limits; else its Leave is called once.
+func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, now time.Time) (*Key, bool) {
+	if l.RPM <= 0 && l.TPM <= 0 && l.TPD <= 0 && l.MaxParallel <= 0 {
+		return nil, take(gate, most, now)
+	}
+	c := k.lock(id)
+	defer c.mu.Unlock()
+	if l.MaxParallel > 0 && c.inFlight >= l.MaxParallel {
+		c.refused[byParallel] = now.UnixNano()
+		return nil, false
+	}
+	if !take(gate, most, now) {
+		return nil, false
+	}
+	c.inFlight++
+	return c, true
+}
+
+func take(gate *Gate, most int64, now time.Time) bool {
+	if gate.Take(most) {
+		return true
+	}
+	gate.Refuse(now)
+	return false
+}
+
+// Leave gives the key's slot back.
+func (c *Key) Leave() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight--
+}
+
+// Charge counts a request if every limit has room for one, and nothing otherwise. A limit on tokens has room while less
+// than it has been spent: what a request will cost is known at its end only. ticket is for TakeBack. wait is how long the
+// refusal holds at least, if the key does nothing meanwhile.
+func (c *Key) Charge(l levelrail.KeyLimits, now time.Time) (ticket int64, wait time.Duration, ok bool) {
+	if c == nil {
+		return 0, 0, true
+	}
+	at := c.all.nanos(now)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ok = true
+	for i, limit := range c.windows(l) {
+		if limit.most > 0 && limit.total(at) >= limit.most {
+			ok, c.refused[i], wait = false, now.UnixNano(), max(wait, limit.until(at, limit.most))
+		}
+	}
+	if ok && l.RPM > 0 {
+		ticket = c.requests.add(at, 1)
+		c.all.changes.Add(1)
+	}
+	return ticket, wait, ok
+}
+
+type limited struct {
+	*window
+	most int64
+}
+
+// windows are in the order of refused.
+func (c *Key) windows(l levelrail.KeyLimits) [3]limited {
+	return [3]limited{byRPM: {&c.requests, l.RPM}, byTPM: {&c.tokens, l.TPM}, byTPD: {&c.daily, l.TPD}}
+}
+
+// TakeBack uncounts a request that has not reached an engine.
+func (c *Key) TakeBack(ticket int64) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests.takeBack(ticket, 1)
+	c.all.changes.Add(1)
+}
+
+// Spend counts tokens at the time of the answer's end.
+func (c *Key) Spend(l levelrail.KeyLimits, tokens int64, now time.Time) {
+	if c == nil || tokens <= 0 || l.TPM <= 0 && l.TPD <= 0 {
+		return
+	}
+	at := c.all.nanos(now)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.TPM > 0 {
+		c.tokens.add(at, tokens)
+	}
+	if l.TPD > 0 {
+		c.daily.add(at, tokens)
+	}
+	c.all.changes.Add(1)
+}
+
+// State is where one limit stands.
+type State struct {
+	Limit   string
+	Most    int64
+	Used    int64
+	Refused time.Time     // last; zero: never
+	Reset   time.Duration // until a request would pass; 0: it passes now. For a slot, which may come free at any moment, 1 s.
+}
+
+// State tells where each limit of a key stands. A key that has not used any has all of each.
+func (k *Keys) State(id string, l levelrail.KeyLimits, now time.Time) []State {
+	c := &Key{requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}}
+	if known, ok := k.keys.Load(id); ok {
+		c = known.(*Key)
+	}
+	at := k.nanos(now)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []State
+	for i, limit := range c.windows(l) {
+		if limit.most > 0 {
+			out = append(out, State{Limit: [...]string{RPM, TPM, TPD}[i], Most: limit.most, Used: limit.total(at), Refused: timeOf(c.refused[i]), Reset: limit.until(at, limit.most)})
+		}
+	}
+	if l.MaxParallel > 0 {
+		s := State{Limit: MaxParallel, Most: l.MaxParallel, Used: c.inFlight, Refused: timeOf(c.refused[byParallel])}
+		if s.Used >= s.Most {
+			s.Reset = time.Second
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Kept is what of a key's use outlives the process: pairs of a step's number and its count. A step is a second of the
+// minutes and five minutes of the day.
+type Kept struct {
+	ID  string     `json:"id"`
+	RPM [][2]int64 `json:"rpm,omitempty"`
+	TPM [][2]int64 `json:"tpm,omitempty"`
+	TPD [][2]int64 `json:"tpd,omitempty"`
+}
+
+// Changes is a number that grows whenever something worth keeping changes.
+func (k *Keys) Changes() int64 { return k.changes.Load() }
+
+// Keep calls yield with what each key has used, until it returns false, and forgets keys of which nothing is left.
+func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
+	at := k.nanos(now)
+	k.keys.Range(func(id, v any) bool {
+		c := v.(*Key)
+		c.mu.Lock()
+		kept := Kept{ID: id.(string), RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at)}
+		empty := kept.RPM == nil && kept.TPM == nil && kept.TPD == nil
+		if empty && c.inFlight == 0 {
+			c.dead = true
+			k.keys.Delete(id)
+		}
+		c.mu.Unlock()
+		return empty || yield(kept)
+	})
+}
+
+// Restore adds what an earlier process has kept at the time saved. When that lies in the future, by a clock that has been
+// set back since, everything is as old as it was then.
+func (k *Keys) Restore(kept Kept, saved, now time.Time) {
+	at := k.nanos(now)
+	back := max(0, saved.Sub(now))
+	c := k.lock(kept.ID)
+	defer c.mu.Unlock()
+	for _, w := range []struct {
+		*window
+		pairs [][2]int64
+	}{{&c.requests, kept.RPM}, {&c.tokens, kept.TPM}, {&c.daily, kept.TPD}} {
+		w.restore(at, w.pairs, -int64(back/w.step))
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"math"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/levelrail/levelrail/test/engines/stub"
+)
+
+// TestClient: the load generator reads what the stub says, whole and streamed, and takes nothing else for it.
+func TestClient(t *testing.T) {
+	e, err := stub.New(stub.Options{Keep: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go e.Serve(listener)
+	defer e.Close()
+	c := newClient("unix", path)
+	defer c.close()
+	for _, size := range []int{1 << 10, 100 << 10} {
+		if err := c.whole(newRequest(size, 5, `"stub":{"bytes":2048}`).next(), 200, 2048); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, r := range e.Requests() {
+		if r.Length != 1<<10 && r.Length != 100<<10 || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer lr-") || len(r.Header.Get("Authorization")) != len("Bearer ")+keyLength {
+			t.Errorf("%d bytes, %q", r.Length, r.Header)
+		}
+	}
+	if err := c.whole(newRequest(1<<10, 1, `"stub":{"bytes":2048}`).next(), 200, 2049); err == nil {
+		t.Error("an answer of another size passes")
+	}
+	if err := c.whole(newRequest(1<<10, 1, `"stub":{"status":500}`).next(), 200, -1); err == nil {
+		t.Error("an error passes")
+	}
+	for _, behaviour := range []string{`{"events":20}`, `{"events":20,"gap":"1ms"}`} {
+		if err := c.stream(newRequest(1<<10, 1, `"stream":true,"stub":`+behaviour).next(), func(int) bool { return true }); err != nil {
+			t.Errorf("%s: %v", behaviour, err)
+		}
+	}
+	if err := c.stream(newRequest(1<<10, 1, `"stream":true,"stub":{"end":"cut","at":2}`).next(), func(int) bool { return true }); err == nil {
+		t.Error("a cut stream passes")
+	}
+	c.close()
+	left := e.Counters().Left
+	if err := c.stream(newRequest(1<<10, 1, `"stream":true,"stub":{"endless":true,"gap":"1ms"}`).next(), func(n int) bool { return n < 3 }); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); e.Counters().Left != left+1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the stub did not see the client leave")
+		}
+	}
+}
+
+// TestLoad counts every request once and gives times in order.
+func TestLoad(t *testing.T) {
+	e, err := stub.New(stub.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go e.Serve(listener)
+	defer e.Close()
+	l := &load{target: target{"stub", "unix", path}, clients: 3, request: newRequest(1<<10, 10, `"stub":{"bytes":600,"first":"2ms"}`), bytes: 600}
+	l.begin()
+	for deadline := time.Now().Add(5 * time.Second); l.total() < 50 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	}
+	if err := l.end(); err != nil {
+		t.Fatal(err)
+	}
+	e.Close() // waits until all is counted
+	if n := l.total(); n < 50 || n != e.Counters().Answered {
+		t.Errorf("%d requests counted, %+v", n, e.Counters())
+	}
+	if p50, p99 := l.percentile(50), l.percentile(99); p50 < 2*time.Millisecond || p99 < p50 {
+		t.Errorf("p50 %s, p99 %s", p50, p99)
+	}
+}
+
+// TestKeys: keys differ, and a request's next key is one of those that the control plane says.
+func TestKeys(t *testing.T) {
+	seen, known := map[string]bool{}, map[string]bool{}
+	for i := range 10000 {
+		text := string(keyText(nil, i))
+		if len(text) != keyLength || seen[text] {
+			t.Fatalf("key %d is %q", i, text)
+		}
+		seen[text] = true
+	}
+	for i := range 7 {
+		known[string(keyText(nil, i))] = true
+	}
+	r := newRequest(1<<10, 7, `"x":1`)
+	used := map[string]bool{}
+	for range 1000 {
+		text := r.next()
+		used[string(text[r.key:r.key+keyLength])] = true
+	}
+	for k := range used {
+		if !known[k] {
+			t.Errorf("a request has key %q", k)
+		}
+	}
+	if len(used) != len(known) {
+		t.Errorf("%d of %d keys are used", len(used), len(known))
+	}
+}
+
+// TestMedian of paired ratios is what one disturbed round does not change.
+func TestMedian(t *testing.T) {
+	ours := []window{{rate: 20}, {rate: 1}, {rate: 22}}
+	plain := []window{{rate: 10}, {rate: 10}, {rate: 11}}
+	if got := ratio(ours, plain, rate); got != 2 {
+		t.Errorf("%v", got)
+	}
+	if got := median([]float64{4, 1, 3, 2}); got != 2.5 {
+		t.Errorf("%v", got)
+	}
+	// All turns together do show it.
+	if each, used := sums([]window{{done: 10, took: time.Second, used: 100}, {done: 10, took: 3 * time.Second, used: 300}}); each != 2e8 || used != 20 {
+		t.Errorf("%v %v", each, used)
+	}
+	if !math.IsNaN(median(nil)) {
+		t.Error("a median of nothing is a number")
+	}
+	for _, d := range []time.Duration{time.Microsecond, 3 * time.Microsecond, time.Millisecond, time.Second, time.Hour} {
+		l := &load{count: make([]counter, 1)}
+		l.count[0].waited[bucket(d)]++
+		if got := l.percentile(50); d < time.Hour && (got < d || got > 2*d) {
+			t.Errorf("%s is counted as %s", d, got)
+		}
+	}
+}

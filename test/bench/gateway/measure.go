@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// window is what was measured of one side in one turn.
+type window struct {
+	rate     float64       // requests, or events, a second
+	cpu      time.Duration // of the proxy, for each of them; 0 without a proxy
+	p50, p99 time.Duration
+	others   float64 // share of the proxy's core that went to other processes
+	done     int64   // requests, or events, in all
+	took     time.Duration
+	used     time.Duration // CPU in all
+}
+
+// turn lets a load run and measures the middle of it. p is nil where there is no proxy. unit tells how much has been done.
+func (b *bench) turn(p *proxy, l *load, warm, long time.Duration, unit func() (int64, error)) (w window, err error) {
+	if b.ctx.Err() != nil {
+		return w, fmt.Errorf("interrupted")
+	}
+	type state struct {
+		at   time.Time
+		n    int64
+		cpu  time.Duration
+		busy time.Duration
+	}
+	look := func() (s state, err error) {
+		if s.n, err = unit(); err != nil {
+			return s, err
+		}
+		if p != nil {
+			if s.cpu, err = p.CPU(); err != nil {
+				return s, err
+			}
+		}
+		s.busy = busy(b.core)
+		s.at = time.Now()
+		return s, nil
+	}
+	l.begin()
+	time.Sleep(warm)
+	from, err := look()
+	var to state
+	if err == nil {
+		time.Sleep(long)
+		to, err = look()
+	}
+	if failed := l.end(); failed != nil {
+		return w, failed
+	}
+	if err != nil {
+		return w, err
+	}
+	done, took := to.n-from.n, to.at.Sub(from.at)
+	if done <= 0 {
+		return w, fmt.Errorf("%s did nothing in %s", l.target.name, took)
+	}
+	w.done, w.took, w.used = done, took, to.cpu-from.cpu
+	w.rate, w.cpu = float64(done)/took.Seconds(), (to.cpu-from.cpu)/time.Duration(done)
+	w.p50, w.p99 = l.percentile(50), l.percentile(99)
+	w.others = max(0, float64(to.busy-from.busy-(to.cpu-from.cpu))/float64(took))
+	return w, nil
+}
+
+// busy is how long a core has been working, by /proc/stat, in steps of 10 ms.
+func busy(core int) time.Duration {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 9 || f[0] != "cpu"+strconv.Itoa(core) {
+			continue
+		}
+		sum := int64(0)
+		for i, v := range f[1:9] { // user nice system idle iowait irq softirq steal
+			if n, err := strconv.ParseInt(v, 10, 64); err == nil && i != 3 && i != 4 {
+				sum += n
+			}
+		}
+		return time.Duration(sum) * 10 * time.Millisecond
+	}
+	return 0
+}
+
+// rounds lets sides take turns and returns each side's windows, in order. The order changes from round to round.
+func (b *bench) rounds(n int, sides ...func() (window, error)) ([][]window, error) {
+	out := make([][]window, len(sides))
+	for round := range n {
+		for i := range sides {
+			at := i
+			if round%2 == 1 {
+				at = len(sides) - 1 - i
+			}
+			w, err := sides[at]()
+			if err != nil {
+				return nil, err
+			}
+			out[at] = append(out[at], w)
+		}
+	}
+	return out, nil
+}
+
+// ratio is the median of ours over the reference, round by round.
+func ratio(ours, reference []window, of func(window) float64) float64 {
+	all := make([]float64, len(ours))
+	for i := range ours {
+		all[i] = of(ours[i]) / of(reference[i])
+	}
+	return median(all)
+}
+
+func median(all []float64) float64 {
+	if len(all) == 0 {
+		return math.NaN()
+	}
+	s := slices.Sorted(slices.Values(all))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}
+
+func mid(all []window, of func(window) float64) float64 {
+	values := make([]float64, len(all))
+	for i, w := range all {
+		values[i] = of(w)
+	}
+	return median(values)
+}
+
+// sums is all turns of one side together: what comes seldom and then lasts, such as a collection of a large heap, is in no
+// median.
+func sums(all []window) (perUnit, cpuPerUnit float64) {
+	var done int64
+	var took, used time.Duration
+	for _, w := range all {
+		done, took, used = done+w.done, took+w.took, used+w.used
+	}
+	return float64(took) / float64(done), float64(used) / float64(done)
+}
+
+func rate(w window) float64 { return w.rate }
+func cpu(w window) float64  { return float64(w.cpu) }
+
+// profile takes a CPU profile of each proxy under a load, where profiles are wanted.
+func (b *bench) profile(name string, loads func(*proxy) *load, proxies ...*proxy) error {
+	if b.profiles == "" {
+		return nil
+	}
+	if err := os.MkdirAll(b.profiles, 0o700); err != nil {
+		return err
+	}
+	for i, p := range proxies {
+		l := loads(p)
+		l.begin()
+		text, err := get(b.ctx, p.admin, "/debug/pprof/profile?seconds=8")
+		if failed := l.end(); failed != nil {
+			return failed
+		}
+		if err != nil {
+			return fmt.Errorf("profile %s: %w", p.target.name, err)
+		}
+		file := filepath.Join(b.profiles, fmt.Sprintf("%s-%s.pprof", name, []string{"ours", "plain"}[i]))
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			return err
+		}
+		fmt.Println("  profile:", file)
+	}
+	return nil
+}
+
+func get(ctx context.Context, socket, path string) ([]byte, error) {
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://caddy"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != 200 {
+		err = fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(b))
+	}
+	return b, err
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// clients is how many connections ask at once where throughput is measured.
+const clients = 32
+
+// small is 1 KiB in, 1 KiB out: what the gateway's own work costs.
+func (b *bench) small() error {
+	b.cutLogs(b.ours, b.plain)
+	n, warm, long := b.pick(10, 24), 150*time.Millisecond, b.length(600*time.Millisecond, 1500*time.Millisecond)
+	w, err := b.throughput(1<<10, n, warm, long)
+	if err != nil {
+		return err
+	}
+	b.result["rps_ratio_1k"] = ratio(w[0], w[1], rate)
+	b.result["cpu_ratio_1k"] = ratio(w[0], w[1], cpu)
+	b.table("1 KiB in, 1 KiB out, 32 connections", "request", []string{"levelrail-gateway", "plain Caddy", "the stub itself"}, w)
+	return b.profile("1k", b.wholes(1<<10), b.ours, b.plain)
+}
+
+// large is 100 KiB in, 100 KiB out: what checking and reading bodies costs.
+func (b *bench) large() error {
+	b.cutLogs(b.ours, b.plain)
+	n, warm, long := b.pick(8, 16), 200*time.Millisecond, b.length(700*time.Millisecond, 1500*time.Millisecond)
+	w, err := b.throughput(100<<10, n, warm, long)
+	if err != nil {
+		return err
+	}
+	b.result["rps_ratio_100k"] = ratio(w[0], w[1], rate)
+	b.table("100 KiB in, 100 KiB out, 32 connections", "request", []string{"levelrail-gateway", "plain Caddy", "the stub itself"}, w)
+	return b.profile("100k", b.wholes(100<<10), b.ours, b.plain)
+}
+
+func (b *bench) wholes(size int) func(*proxy) *load {
+	ask := newRequest(size, keys, fmt.Sprintf(`"stub":{"bytes":%d}`, size))
+	return func(p *proxy) *load { return &load{target: p.target, clients: clients, request: ask, bytes: size} }
+}
+
+// throughput lets the gateway, plain Caddy and the bare stub take turns.
+func (b *bench) throughput(size, n int, warm, long time.Duration) ([][]window, error) {
+	of := b.wholes(size)
+	side := func(p *proxy) func() (window, error) {
+		return func() (window, error) {
+			l, used := of(p), p
+			if p.Process == nil { // nothing between
+				used = nil
+			}
+			return b.turn(used, l, warm, long, func() (int64, error) { return l.total(), l.failed() })
+		}
+	}
+	return b.rounds(n, side(b.ours), side(b.plain), side(&proxy{target: target{"the stub", "unix", b.path("engine.sock")}}))
+}
+
+// streams is how many event streams are open at once while the cost of an event is measured.
+const streams = 100
+
+// events is paced streams, 200 events 10 ms apart: what a token costs on its way.
+func (b *bench) events() error {
+	b.cutLogs(b.ours, b.plain)
+	ask := newRequest(1<<10, keys, `"stream":true,"stream_options":{"include_usage":true},"stub":{"events":200,"gap":"10ms","event_bytes":200}`)
+	of := func(p *proxy) *load { return &load{target: p.target, clients: streams, request: ask} }
+	side := func(p *proxy) func() (window, error) {
+		return func() (window, error) {
+			return b.turn(p, of(p), 700*time.Millisecond, b.length(1500*time.Millisecond, 3*time.Second), func() (int64, error) {
+				n, err := b.counters()
+				return n.Events, err
+			})
+		}
+	}
+	w, err := b.rounds(b.pick(6, 12), side(b.ours), side(b.plain))
+	if err != nil {
+		return err
+	}
+	b.result["sse_cpu_ratio"] = ratio(w[0], w[1], cpu)
+	b.table(fmt.Sprintf("event streams, %d open, an event each 10 ms", streams), "event", []string{"levelrail-gateway", "plain Caddy"}, w)
+	return b.profile("sse", of, b.ours, b.plain)
+}
+
+// memory is what an open stream holds: 1,000 of them in processes that have done little else.
+func (b *bench) memory() error {
+	const open = 1000
+	ask := newRequest(1<<10, keys, `"stream":true,"stub":{"endless":true,"gap":"400ms","event_bytes":200}`)
+	each := func(start func(name string) (*proxy, error), name string) (float64, error) {
+		p, err := start(name)
+		if err != nil {
+			return 0, err
+		}
+		defer b.stopLast(p)
+		warm := b.wholes(1 << 10)(p)
+		warm.begin()
+		time.Sleep(500 * time.Millisecond)
+		if err := warm.end(); err != nil {
+			return 0, err
+		}
+		if err := b.settle(p, 10*time.Second); err != nil {
+			return 0, err
+		}
+		before, err := p.RSS()
+		if err != nil {
+			return 0, err
+		}
+		l := &load{target: p.target, clients: open, request: ask}
+		l.begin()
+		defer l.end()
+		err = b.until("all streams are open", 30*time.Second, func() bool {
+			n, err := b.counters()
+			return err == nil && n.Active >= open || l.failed() != nil
+		})
+		if err == nil {
+			err = l.failed()
+		}
+		if err != nil {
+			return 0, err
+		}
+		var samples []float64
+		for range 10 { // several events of each stream pass meanwhile
+			time.Sleep(200 * time.Millisecond)
+			now, err := p.RSS()
+			if err != nil {
+				return 0, err
+			}
+			samples = append(samples, float64(now-before)/open)
+		}
+		return median(samples), l.failed()
+	}
+	var ours, plain []float64
+	for i := range b.pick(1, 3) {
+		o, err := each(func(name string) (*proxy, error) { return b.startOurs(name, keys) }, fmt.Sprintf("memory-ours-%d", i))
+		if err != nil {
+			return err
+		}
+		p, err := each(b.startPlain, fmt.Sprintf("memory-plain-%d", i))
+		if err != nil {
+			return err
+		}
+		ours, plain = append(ours, o), append(plain, p)
+	}
+	b.result["stream_bytes"] = median(ours)
+	fmt.Printf("\nmemory of an open stream, %d open\n  %-20s %9.1f KiB\n  %-20s %9.1f KiB\n", open, "levelrail-gateway", median(ours)/1024, "plain Caddy", median(plain)/1024)
+	return nil
+}
+
+// lookup is the same small requests on a table of ten keys and on one of a million, each with another key.
+func (b *bench) lookup() error {
+	few, err := b.startOurs("few", 10)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	many, err := b.startOurs("many", b.manyKeys)
+	if err != nil {
+		return err
+	}
+	rss, err := many.RSS()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\na table of %d keys was there after %s (written to disk included), in %d MiB\n", b.manyKeys, time.Since(began).Round(100*time.Millisecond), rss>>20)
+	side := func(p *proxy, keys int) func() (window, error) {
+		ask := newRequest(1<<10, keys, `"stub":{"bytes":1024}`)
+		return func() (window, error) {
+			l := &load{target: p.target, clients: clients, request: ask, bytes: 1 << 10}
+			return b.turn(p, l, 150*time.Millisecond, b.length(800*time.Millisecond, 1500*time.Millisecond), func() (int64, error) { return l.total(), l.failed() })
+		}
+	}
+	w, err := b.rounds(b.pick(14, 32), side(many, b.manyKeys), side(few, 10))
+	if err != nil {
+		return err
+	}
+	manyTime, manyCPU := sums(w[0])
+	fewTime, fewCPU := sums(w[1])
+	b.result["lookup_ratio_1m"] = manyTime / fewTime
+	b.table("1 KiB in, 1 KiB out, each with another key", "request", []string{fmt.Sprintf("%d keys", b.manyKeys), "10 keys"}, w)
+	fmt.Printf("  all turns together, collections of the large heap included: %.2f× the time, %.2f× the CPU\n", manyTime/fewTime, manyCPU/fewCPU)
+	b.stopLast(many)
+	b.stopLast(few)
+	return nil
+}
+
+// stopLast ends a proxy early. What its stop would do at the end does nothing more then.
+func (b *bench) stopLast(p *proxy) {
+	p.Stop(30 * time.Second)
+	if p.control != nil {
+		p.control.Close()
+	}
+}
+
+func (b *bench) pick(quick, full int) int {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+func (b *bench) length(quick, full time.Duration) time.Duration {
+	if b.quick {
+		return quick
+	}
+	return full
+}

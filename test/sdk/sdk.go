@@ -1,0 +1,104 @@
+// Package sdk runs OpenAI's own client libraries, for Go, Node and Python, against the gateway: one suite of checks in
+// three languages, over engine stubs that take after each engine.
+//
+// It owns the suites and where the libraries come from: a cache outside the repository, made once a machine (it needs the
+// network that once). The gateway is the real program with the packaged configuration (package rig); what engines say is
+// package stub's. The same clients against engines with real weights are in test/e2e.
+//
+// A suite in another language is a program that gets where to ask in its environment and writes a line of JSON for each
+// check: {"name":"chat_stream","error":""}. All suites have the same checks, and a test holds that.
+package sdk
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// The libraries, pinned. Node's needs Node 18 or later (its major version 7 wants 22), Python's Python 3.10.
+const (
+	nodePackage   = "openai@6.49.0"
+	pythonPackage = "openai==3.57.0"
+)
+
+// cache is where a library is kept once it is installed.
+func cache(name string) string {
+	dir := os.Getenv("LEVELRAIL_TEST_CACHE")
+	if dir == "" {
+		dir = "/var/cache/levelrail-test"
+	}
+	return filepath.Join(dir, "sdk", name)
+}
+
+// install returns the directory of a library, which fill fills unless a complete one is there. Processes that come at the
+// same time wait for each other.
+func install(name string, fill func(dir string) error) (string, error) {
+	dir := cache(name)
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", err
+	}
+	stamp := filepath.Join(dir, ".complete")
+	if _, err := os.Stat(stamp); err == nil {
+		return dir, nil
+	}
+	if err := os.RemoveAll(dir); err != nil { // of an installation that was interrupted
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if err := fill(dir); err != nil {
+		return "", fmt.Errorf("install %s into %s (needs the network once): %w", name, dir, err)
+	}
+	return dir, os.WriteFile(stamp, nil, 0o644)
+}
+
+// node returns a directory from which require("openai") finds the library.
+func node(ctx context.Context, root string) (string, error) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		if err := run(ctx, filepath.Join(root, "test", "need"), "nodejs", "npm"); err != nil {
+			return "", err
+		}
+	}
+	return install("node-"+nodePackage, func(dir string) error {
+		if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o644); err != nil {
+			return err
+		}
+		return run(ctx, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, nodePackage)
+	})
+}
+
+// python returns a Python that can import openai.
+func python(ctx context.Context, root string) (string, error) {
+	if run(ctx, "python3", "-c", "import venv, ensurepip") != nil {
+		if err := run(ctx, filepath.Join(root, "test", "need"), "python3", "python3-venv"); err != nil {
+			return "", err
+		}
+	}
+	dir, err := install("python-"+pythonPackage, func(dir string) error {
+		if err := run(ctx, "python3", "-m", "venv", dir); err != nil {
+			return err
+		}
+		return run(ctx, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", pythonPackage)
+	})
+	return filepath.Join(dir, "bin", "python"), err
+}
+
+func run(ctx context.Context, program string, args ...string) error {
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %v: %w\n%s", program, args, err, out)
+	}
+	return nil
+}

@@ -54,7 +54,7 @@ func (d Door) Units() (socket, service Unit, err error) {
 			{Comment: "The gateway's group alone may connect.", Key: "SocketGroup", Value: d.Group},
 			{Key: "SocketMode", Value: "0660"},
 			{Comment: "A stopped model refuses connections instead of leaving a dead file.", Key: "RemoveOnStop", Value: "yes"},
-			{Key: "ExecStopPost", Value: "-/usr/bin/rmdir " + path.Dir(d.Socket)},
+			{Key: "ExecStopPost", Value: "-/usr/bin/rmdir --ignore-fail-on-non-empty " + path.Dir(d.Socket)},
 			{Comment: "A burst of connections must not close the door.", Key: "TriggerLimitIntervalSec", Value: "0"},
 			{Key: "Backlog", Value: "4096"},
 		}},

@@ -101,12 +101,6 @@ func (e Engine) Unit() (Unit, error) {
 		{},
 		{Comment: "A user of its own, without rights, for as long as the unit runs.", Key: "DynamicUser", Value: "yes"},
 	}
-	if e.Door {
-		// The door's socket does this too, but systemd does not promise that its file is gone by then. The path is one of
-		// Render's own; + leaves the sandbox, which hides the directory.
-		service = append(service, Line{Comment: "The directory of the door's socket goes with the last of the two that ends.",
-			Key: "ExecStopPost", Value: "-+/usr/bin/rmdir --ignore-fail-on-non-empty " + own})
-	}
 	if !e.Door {
 		service = append(service, Line{Comment: "The socket's directory. Everyone may connect who can reach it, and that is the gateway alone: the directory above is\nclosed to others, and other engines do not see it.",
 			Key: "RuntimeDirectory", Value: Plain(strings.TrimPrefix(own, "/run/"))},

@@ -196,7 +196,7 @@ func TestDeployAgain(t *testing.T) {
 func TestNotes(t *testing.T) {
 	r := start(t, rigOptions{})
 	first := r.deploy("one", func(d *wire.Deploy) { d.Domain = "one.example.com" })
-	if s := strings.Join(first.Notes, "\n"); !strings.Contains(s, "master.key") || !strings.Contains(s, "levelrail-gateway public on") {
+	if s := strings.Join(first.Notes, "\n"); !strings.Contains(s, "master.key") || !strings.Contains(s, "/etc/levelrail/sites") {
 		t.Errorf("the first deploy notes %q", s)
 	}
 	gw := follow(t, r.gateway, clientWatchGateway(true))

@@ -23,8 +23,6 @@ type Settings struct {
 	MaxKeys    int    `env:"APP_MODEL_MAX_KEYS" default:"50" doc:"Live keys that a model may have. 0: no limit."`
 
 	MaxBodyBytes  int64         `env:"APP_MODEL_GATEWAY_MAX_BODY_BYTES" default:"33554432" doc:"Larger request bodies get 413 from the gateway. 0: no limit."`
-	MaxN          int64         `env:"APP_MODEL_GATEWAY_MAX_N" default:"16" doc:"n or best_of above this gets 400. 0: no limit."`
-	MaxGenLen     int64         `env:"APP_MODEL_GATEWAY_MAX_GEN_LEN" default:"32768" doc:"max_tokens, max_completion_tokens or max_output_tokens above this, or negative, gets 400. 0: no limit."`
 	MaxInflight   int64         `env:"APP_MODEL_GATEWAY_MAX_INFLIGHT" default:"32" doc:"Requests of one model at a time on one gateway; more get 429. A stream counts until it ends. 0: no limit."`
 	RetryAfter    time.Duration `env:"APP_MODEL_GATEWAY_RETRY_AFTER" default:"5s" doc:"What Retry-After says when a limit refuses a request."`
 	DialTimeout   time.Duration `env:"APP_MODEL_GATEWAY_DIAL_TIMEOUT" default:"5s" doc:"How long the gateway tries to connect to an engine. 0: no limit."`
@@ -61,6 +59,6 @@ func LoadSettings(getenv func(string) string, document map[string]string) (Setti
 // Limits are the gateway's limits, as gateways are told.
 func (s Settings) Limits() wire.Limits {
 	whole := func(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
-	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.RetryAfter),
+	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.RetryAfter),
 		DialTimeoutSeconds: whole(s.DialTimeout), HeaderTimeout: whole(s.HeaderTimeout), IdleTimeout: whole(s.IdleTimeout)}
 }

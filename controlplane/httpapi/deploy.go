@@ -163,7 +163,7 @@ func (s *Server) notes(d *reconcile.Desired, m levelrail.Model) []string {
 	if m.Domain != "" {
 		public := slices.ContainsFunc(s.o.World(d).Observed.Gateways, func(g gatewayOf) bool { return g.Public })
 		if !public {
-			out = append(out, "no gateway has a public site yet, so https://"+m.Domain+" is not served: run `levelrail-gateway public on` on the gateway's host")
+			out = append(out, "no gateway has a public site yet, so https://"+m.Domain+" is not served: on the gateway's host, put a site for it into /etc/levelrail/sites (docs/operate.md, \"The gateway on the network\")")
 		}
 	}
 	return out

@@ -100,7 +100,6 @@ func TestSettings(t *testing.T) {
 		Max   int64         `env:"APP_MODEL_GATEWAY_MAX_N" default:"16"`
 		Token string        `env:"APP_SECRET" secret:"true"`
 		On    bool          `env:"APP_ON" default:"false"`
-		inner int
 	}
 	env := map[string]string{}
 	load := func(doc map[string]string) (settings, error) {

@@ -60,7 +60,9 @@ func (a *Agent) observe(ctx context.Context, s *state) error {
 		have[r] = h
 	}
 	for r := range s.assignments { // there may be a unit without its file
-		have[r] = have[r]
+		if _, there := have[r]; !there {
+			have[r] = Have{}
+		}
 	}
 	var names []string
 	for r := range have {

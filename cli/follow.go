@@ -230,8 +230,6 @@ func waitFlags() []ucli.Flag {
 	}
 }
 
-const defaultTimeout = time.Hour
-
 func timeoutFlag() ucli.Flag {
 	return &ucli.StringFlag{Name: "timeout", Value: "1h", Usage: "how long to wait, such as 90s, 20m or 2h; 0 waits without end. The work goes on after it"}
 }

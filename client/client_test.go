@@ -113,7 +113,7 @@ func TestErrors(t *testing.T) {
 		}
 	})
 	t.Run("not ours", func(t *testing.T) {
-		c := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "<html>", 503) })
+		c := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Error(w, "<html>", http.StatusServiceUnavailable) })
 		if _, err := c.Status(t.Context()); levelrail.KindOf(err) != levelrail.ErrUnavailable {
 			t.Errorf("got %v", err)
 		}

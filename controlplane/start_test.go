@@ -108,17 +108,17 @@ func TestSockets(t *testing.T) {
 // TestSettings: the environment wins over the document, which wins over the default; a document takes effect at once, and
 // one that cannot be used leaves the settings as they are and says so.
 func TestSettings(t *testing.T) {
-	r := start(t, rigOptions{env: map[string]string{"APP_MODEL_GATEWAY_MAX_N": "3"}})
+	r := start(t, rigOptions{env: map[string]string{"APP_MODEL_GATEWAY_MAX_BODY_BYTES": "3"}})
 	r.deploy("chat")
 	gw := follow(t, r.gateway, clientWatchGateway(false))
-	limits := func() (n, inflight int64) {
+	limits := func() (body, inflight int64) {
 		l := get[struct {
 			Limits struct {
-				MaxN        int64 `json:"max_n"`
+				MaxBody     int64 `json:"max_body_bytes"`
 				MaxInflight int64 `json:"max_inflight"`
 			} `json:"limits"`
 		}](t, gw, "route/chat").Limits
-		return l.MaxN, l.MaxInflight
+		return l.MaxBody, l.MaxInflight
 	}
 	eventually(t, "the limits are told", func() bool { n, inflight := limits(); return n == 3 && inflight == 32 })
 	put := func(version int, values map[string]string) {
@@ -128,7 +128,7 @@ func TestSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(1, map[string]string{"APP_MODEL_GATEWAY_MAX_N": "7", "APP_MODEL_GATEWAY_MAX_INFLIGHT": "5", "LEVELRAIL_LISTEN": "nonsense"})
+	put(1, map[string]string{"APP_MODEL_GATEWAY_MAX_BODY_BYTES": "7", "APP_MODEL_GATEWAY_MAX_INFLIGHT": "5", "LEVELRAIL_LISTEN": "nonsense"})
 	eventually(t, "the document is in force", func() bool { n, inflight := limits(); return n == 3 && inflight == 5 })
 	put(2, map[string]string{"APP_MODEL_GATEWAY_MAX_INFLIGHT": "many"})
 	eventually(t, "the warning is shown", func() bool {

@@ -345,13 +345,12 @@ func TestLoopbackRegistry(t *testing.T) {
 
 // importFake is the fetch's server: it keeps blobs, models and names.
 type importFake struct {
-	t       *testing.T
-	mu      sync.Mutex
-	blobs   map[string]int
-	names   map[string]string
-	pull    []string // lines of a pull
-	insec   bool
-	created string
+	t     *testing.T
+	mu    sync.Mutex
+	blobs map[string]int
+	names map[string]string
+	pull  []string // lines of a pull
+	insec bool
 }
 
 func (f *importFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 var (
@@ -145,7 +146,7 @@ func (s *logStore) LastIndex() (uint64, error) {
 // GetLog reads an entry, or returns raft.ErrLogNotFound.
 func (s *logStore) GetLog(index uint64, into *raft.Log) error {
 	err := s.read(index, into)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, bbolt.ErrDatabaseNotOpen) {
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		s.faults.fatal(fmt.Errorf("read the log %s: %w", s.path, err))
 	}
 	return err

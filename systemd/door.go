@@ -54,7 +54,8 @@ func (d Door) Units() (socket, service Unit, err error) {
 			{Comment: "The gateway's group alone may connect.", Key: "SocketGroup", Value: d.Group},
 			{Key: "SocketMode", Value: "0660"},
 			{Comment: "A stopped model refuses connections instead of leaving a dead file.", Key: "RemoveOnStop", Value: "yes"},
-			{Key: "ExecStopPost", Value: "-/usr/bin/rmdir " + path.Dir(d.Socket)},
+			// systemd starts this command first and removes the socket's file in the next moment, so the first try may be early.
+			{Key: "ExecStopPost", Value: "-/bin/sh -c \"for i in 1 2 3 4 5; do rmdir " + path.Dir(d.Socket) + " 2>/dev/null && exit; sleep 0.1; done\""},
 			{Comment: "A burst of connections must not close the door.", Key: "TriggerLimitIntervalSec", Value: "0"},
 			{Key: "Backlog", Value: "4096"},
 		}},

@@ -33,8 +33,8 @@ func (j *job) fromEngine(ctx context.Context, plan engine.WeightsPlan, m *Manife
 	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o755); err != nil {
 		return err
 	}
-	if err := seed(filepath.Join(j.store.Set(j.spec.Model), "blobs"), filepath.Join(dir, "blobs")); err != nil {
-		return err
+	if err := j.seed(filepath.Join(dir, "blobs")); err != nil {
+		return fmt.Errorf("reuse what is there already: %w", err)
 	}
 	want := engine.ImportWant{Tag: plan.Tag, Path: plan.Path, Names: j.spec.Names}
 	if plan.Path != "" {
@@ -75,18 +75,25 @@ func (j *job) fromEngine(ctx context.Context, plan engine.WeightsPlan, m *Manife
 	return nil
 }
 
-// seed links the content files of the set in use into the new one, so that what did not change is not brought again.
-func seed(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+// seed links into the new set the content files of the set in use, and of other models' sets from the same source, so that
+// the engine finds what it would bring again. They were verified when they came; what the new set does not name is
+// removed at its end.
+func (j *job) seed(to string) error {
+	sets, err := j.store.Sets()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if contentName.MatchString(e.Name()) {
-			if err := os.Link(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+	for model, m := range sets {
+		if m.Engine != j.spec.Engine || model != j.spec.Model && m.Source != j.spec.Spec.Source {
+			continue
+		}
+		for _, f := range m.Files {
+			base := filepath.Base(f.Path)
+			if filepath.Dir(f.Path) != "blobs" || !contentName.MatchString(base) {
+				continue
+			}
+			err := os.Link(filepath.Join(j.store.Set(model), f.Path), filepath.Join(to, base))
+			if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) { // gone: that model was just updated
 				return err
 			}
 		}

@@ -62,6 +62,11 @@ func importer(address, dir string) {
 		case "refuse":
 			http.Error(rw, "no such tag", http.StatusNotFound)
 			return
+		case "there":
+			if _, err := os.Stat(filepath.Join(dir, "blobs", "sha256-"+sumOf([]byte("pulled weights")))); err != nil {
+				http.Error(rw, "it would have to be brought again", http.StatusConflict)
+				return
+			}
 		case "die":
 			fmt.Println("first line")
 			fmt.Println("fatal: the disk smells")
@@ -135,8 +140,8 @@ func TestImportPull(t *testing.T) {
 	if b, err := os.Stat(w.store.blob(sumOf([]byte("pulled weights")))); err != nil || !os.SameFile(a, b) {
 		t.Errorf("not shared with the store: %v", err)
 	}
-	// A second model of the same tag shares it too.
-	w.must(w.importSpec("two", "tag:1", "", "two"))
+	// A second model of the same tag shares it too, and the engine has nothing to bring.
+	w.must(w.importSpec("two", "tag:1", "there", "two"))
 	if b, err := os.Stat(filepath.Join(w.store.Set("two"), blob)); err != nil || !os.SameFile(a, b) {
 		t.Errorf("stored twice: %v", err)
 	}

@@ -142,7 +142,7 @@ func (r *recorder) write() {
 	r.err = err
 }
 
-// replaceFile is writeFile without waiting for the disk: progress is worth nothing after a power cut.
+// replaceFile is WriteFile without waiting for the disk: progress is worth nothing after a power cut.
 func replaceFile(path string, b []byte) error {
 	tmp := path + ".tmp"
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {

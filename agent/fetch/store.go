@@ -169,7 +169,7 @@ func (s Store) finish(model string, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(dir, ManifestName), append(b, '\n'), 0o644); err != nil {
+	if err := WriteFile(filepath.Join(dir, ManifestName), append(b, '\n'), 0o644); err != nil {
 		return err
 	}
 	err = unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, set, unix.RENAME_EXCHANGE)
@@ -270,9 +270,9 @@ func copyTo(ctx context.Context, w io.Writer, r io.Reader, progress func(done in
 	}
 }
 
-// writeFile writes a file so that a reader sees the old text or the new one, also after a power cut.
-func writeFile(path string, b []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+// WriteFile writes a file so that a reader sees the old text or the new one, also after a power cut.
+func WriteFile(path string, b []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".levelrail-*")
 	if err != nil {
 		return err
 	}

@@ -34,11 +34,7 @@ const (
 
 // program builds levelrail-agent once for all tests.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "levelrail-agent-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "levelrail-agent")
+	path := filepath.Join(buildDir, "levelrail-agent")
 	cmd := exec.Command("go", "build", "-o", path, "./cmd/levelrail-agent")
 	cmd.Dir = tree
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -48,11 +44,16 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+var buildDir string
+
 func TestMain(m *testing.M) {
-	status := m.Run()
-	if p, err := program(); err == nil {
-		os.RemoveAll(filepath.Dir(p))
+	var err error
+	if buildDir, err = os.MkdirTemp("", "levelrail-agent-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
+	status := m.Run()
+	os.RemoveAll(buildDir)
 	os.Exit(status)
 }
 

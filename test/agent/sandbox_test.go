@@ -30,7 +30,7 @@ func (r *rig) inside(unit, script string) (string, error) {
 
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// connects tells whether a process of a unit, or with unit empty a user of the host, gets an answer from a socket.
+// ask and a socket's path are a request that prints the status of the answer, 000 when there is none.
 const ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 --unix-socket "
 
 // TestSandbox: an engine sees its own socket and weights and nothing else of Levelrail's, has no network, and is reached

@@ -158,6 +158,9 @@ func TestStreamOutlivesTheControlPlane(t *testing.T) {
 	})
 
 	t.Run("control plane gone", func(t *testing.T) {
+		// After the boot the control plane has to hear from the agent first; until then it says that nothing serves.
+		h.WaitReason("chat", "ModelLoaded", time.Minute)
+		h.Eventually("the gateway to know it", 5*time.Second, func() error { return serves(h, key) })
 		h.Run("systemctl stop levelrail-server.service levelrail-server-api.socket levelrail-server-gateway.socket levelrail-server-agent.socket")
 		if err := serves(h, key); err != nil {
 			t.Errorf("without a control plane: %v", err)

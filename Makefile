@@ -61,9 +61,13 @@ deb: need-go ## the Debian packages, into dist/
 	@test/stage 'packages' packaging/build
 
 .PHONY: bench
-bench: need-go ## benchmarks: of packages, then the gateway against plain Caddy, as ratios (FULL=1: a quarter of an hour)
+bench: need-go ## benchmarks: of packages, then the gateway against plain Caddy, as ratios (FULL=1: twenty minutes)
 	@test/stage 'package benchmarks' go test -run '^$$' -bench . $(UNIT)
 	@test/stage 'gateway against plain Caddy' go run ./test/bench/gateway $(if $(FULL),,-quick)
+
+.PHONY: bench-gateway
+bench-gateway: need-go ## the gateway against plain Caddy, with the ten-minute soak; the last line is JSON (QUICK=1: three minutes; CHECK=1: fails below a floor)
+	@go run ./test/bench/gateway $(if $(QUICK),-quick) $(if $(CHECK),-check)
 
 .PHONY: lint
 lint: need-go ## what a reviewer would say first: format, vet, staticcheck, shellcheck

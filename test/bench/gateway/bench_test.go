@@ -145,3 +145,15 @@ func TestMedian(t *testing.T) {
 		}
 	}
 }
+
+// TestQuietest: the rounds kept are those that other processes disturbed least, on whichever side, in their order.
+func TestQuietest(t *testing.T) {
+	ours := []window{{others: 0.5}, {others: 0.01}, {others: 0.02}, {others: 0.03}}
+	plain := []window{{others: 0}, {others: 0}, {others: 0.4}, {}}
+	if got := quietest([][]window{ours, plain}, 2); len(got) != 2 || got[0] != 1 || got[1] != 3 {
+		t.Errorf("rounds %v are kept", got)
+	}
+	if got := quietest([][]window{ours, plain}, 9); len(got) != 4 {
+		t.Errorf("of four rounds %v are kept", got)
+	}
+}

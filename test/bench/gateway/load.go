@@ -82,6 +82,7 @@ type load struct {
 	request *request
 	bytes   int           // of a whole answer; 0: an event stream, read to its end
 	pace    time.Duration // between two requests of one client; 0: none
+	seed    int           // of the choice of keys
 	stop    atomic.Bool
 	done    sync.WaitGroup
 	count   []counter
@@ -117,7 +118,7 @@ func (l *load) begin() {
 func (l *load) client(i int) error {
 	c := newClient(l.target.network, l.target.address)
 	defer c.close()
-	r, n := l.request.clone(i+1), &l.count[i]
+	r, n := l.request.clone(l.seed+i+1), &l.count[i]
 	if l.pace > 0 { // not all at once
 		time.Sleep(l.pace * time.Duration(i) / time.Duration(l.clients))
 	}

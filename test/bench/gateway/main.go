@@ -1,13 +1,18 @@
 // Command gateway measures the gateway against what it stands on: plain Caddy with reverse_proxy, the same program on the
 // same machine in the same minute, and the engine stub without anything between.
 //
-//	go run ./test/bench/gateway -quick     one to two minutes
-//	go run ./test/bench/gateway            a quarter of an hour, ten minutes of it the soak
+//	go run ./test/bench/gateway -quick     three minutes
+//	go run ./test/bench/gateway            less than twenty, ten of them the soak
+//
+// The gateway runs with the packaged configuration and a server's default settings: it finds each key among a thousand,
+// counts it against limits of every kind, reads the usage of every answer, reports it to a control plane (the look-up ends
+// with a comparison of what was reported and what was answered), and writes a line of log for every request. Plain Caddy does
+// none of that: it has reverse_proxy and no log.
 //
 // Every proxy has one core to itself, with GOMAXPROCS=1; load and stub have another one. What is compared takes turns, many
 // short ones, and what is reported are medians of the ratios of neighbours, so that a busy machine disturbs both sides
-// alike. CPU is the scheduler's own count of the proxy's threads. Everything runs on loopback and Unix sockets, in processes
-// of its own that end with it.
+// alike; rounds in which other processes had the core are measured again. CPU is the scheduler's own count of the proxy's
+// threads. Everything runs on loopback and Unix sockets, in processes of its own that end with it.
 //
 // The last line on standard output is one JSON object with the ratios, ours over the reference; everything before it is for
 // people. The exit status is 1 when something failed, and with -check also when a floor was missed.

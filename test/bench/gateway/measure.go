@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -72,7 +73,9 @@ func (b *bench) turn(p *proxy, l *load, warm, long time.Duration, unit func() (i
 	w.done, w.took, w.used = done, took, to.cpu-from.cpu
 	w.rate, w.cpu = float64(done)/took.Seconds(), (to.cpu-from.cpu)/time.Duration(done)
 	w.p50, w.p99 = l.percentile(50), l.percentile(99)
-	w.others = max(0, float64(to.busy-from.busy-(to.cpu-from.cpu))/float64(took))
+	if p != nil {
+		w.others = max(0, float64(to.busy-from.busy-(to.cpu-from.cpu))/float64(took))
+	}
 	return w, nil
 }
 
@@ -98,23 +101,69 @@ func busy(core int) time.Duration {
 	return 0
 }
 
-// rounds lets sides take turns and returns each side's windows, in order. The order changes from round to round.
-func (b *bench) rounds(n int, sides ...func() (window, error)) ([][]window, error) {
-	out := make([][]window, len(sides))
-	for round := range n {
+// Noise: a round in which other processes had more than this share of the proxy's core on one of its sides is measured again,
+// in up to half as many rounds more; of all rounds those with the least of it count.
+const mostOthers = 0.10
+
+// rounds lets sides take turns and returns n windows of each, in order. The order changes from round to round. A side whose
+// every is k takes part in each k-th round only.
+func (b *bench) rounds(n int, sides ...side) ([][]window, error) {
+	all := make([][]window, len(sides)) // by side and round; done is 0 where the side did not take part
+	quiet := 0
+	for round := 0; quiet < n && round < n+n/2; round++ {
+		worst := 0.0
 		for i := range sides {
 			at := i
 			if round%2 == 1 {
 				at = len(sides) - 1 - i
 			}
-			w, err := sides[at]()
-			if err != nil {
-				return nil, err
+			var w window
+			if round%max(sides[at].every, 1) == 0 {
+				var err error
+				if w, err = sides[at].turn(); err != nil {
+					return nil, err
+				}
 			}
-			out[at] = append(out[at], w)
+			all[at] = append(all[at], w)
+			worst = max(worst, w.others)
+		}
+		if worst <= mostOthers {
+			quiet++
+		}
+	}
+	keep := quietest(all, n)
+	b.discarded += len(all[0]) - len(keep)
+	out := make([][]window, len(sides))
+	for i := range sides {
+		for _, round := range keep {
+			if w := all[i][round]; w.done > 0 {
+				out[i] = append(out[i], w)
+			}
 		}
 	}
 	return out, nil
+}
+
+// quietest are the n rounds in which other processes had the least of the core, in order.
+func quietest(all [][]window, n int) []int {
+	worst := make([]float64, len(all[0]))
+	order := make([]int, len(all[0]))
+	for round := range order {
+		order[round] = round
+		for _, side := range all {
+			worst[round] = max(worst[round], side[round].others)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(worst[a], worst[b]) })
+	order = order[:min(n, len(order))]
+	slices.Sort(order)
+	return order
+}
+
+// side is one of those that take turns.
+type side struct {
+	turn  func() (window, error)
+	every int
 }
 
 // ratio is the median of ours over the reference, round by round.

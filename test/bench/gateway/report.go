@@ -94,6 +94,6 @@ func (b *bench) verdicts(took time.Duration) (missed int) {
 			b.result[l.name] = math.Round(v)
 		}
 	}
-	fmt.Printf("took %s\n", took.Round(time.Second))
+	fmt.Printf("took %s; %d rounds were measured again because other processes had the core\n", took.Round(time.Second), b.discarded)
 	return missed
 }

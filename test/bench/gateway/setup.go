@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/levelrail/levelrail"
@@ -30,6 +31,8 @@ type bench struct {
 	ours   *proxy
 	stops  []func() error // last first
 
+	discarded int // rounds that other processes spoiled
+
 	result map[string]float64
 }
 
@@ -42,6 +45,37 @@ type proxy struct {
 	target  target
 	admin   string // Caddy's administration; empty: none
 	control *rig.ControlPlane
+	asked   int64   // whole requests that were sent to it and answered
+	counted counted // what it has reported of them
+}
+
+// counted is what a gateway has told its control plane.
+type counted struct {
+	requests, withUsage atomic.Int64
+}
+
+// take is a control plane that accepts what it is told.
+func (n *counted) take(path string, body []byte) (int, any) {
+	if path != "/gateway/usage" {
+		return 0, nil
+	}
+	var batch wire.UsageBatch
+	if err := json.Unmarshal(body, &batch); err != nil {
+		return 400, wire.ErrorBody{Error: levelrail.Error{Kind: levelrail.ErrInvalid, Message: err.Error()}}
+	}
+	for _, row := range batch.Rows {
+		n.requests.Add(row.Requests)
+		n.withUsage.Add(row.WithUsage)
+	}
+	return 200, wire.UsageAccepted{Sequence: batch.Sequence}
+}
+
+// metered waits until a gateway has reported every request that it answered, each with its usage: what is measured is what
+// counts, too.
+func (b *bench) metered(p *proxy) error {
+	err := b.until("the gateway reports what it has counted", 90*time.Second, func() bool { return p.counted.withUsage.Load() >= p.asked })
+	fmt.Printf("  metered: %d requests, %d of them with their usage, of %d that were answered\n", p.counted.requests.Load(), p.counted.withUsage.Load(), p.asked)
+	return err
 }
 
 // start starts the stub, plain Caddy and the gateway.
@@ -105,8 +139,10 @@ func (b *bench) startOurs(name string, keys int) (*proxy, error) {
 	b.stops = append(b.stops, control.Close)
 	control.PutRoute(wire.Route{Model: "chat", Engine: "llamacpp", Names: []string{"chat"}, Serving: true, Reason: string(levelrail.ModelLoaded),
 		Targets: []wire.RouteTarget{{Kind: "replica", ID: "chat", Network: "unix", Address: b.path("engine.sock"), Weight: 1, Key: levelrail.NewSecret("lr"), Serving: true}},
-		Limits: wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 8, MaxGenLen: 1 << 17, MaxInflight: 4096, RetryAfterSeconds: 5, DialTimeoutSeconds: 5,
-			HeaderTimeout: 300, IdleTimeout: 120},
+		// A server's defaults, but for the bounds that the load itself would reach.
+		Limits: wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxGenLen: 1 << 15, MaxInflight: 4096, RetryAfterSeconds: 5, DialTimeoutSeconds: 5,
+			HeaderTimeout: 300, IdleTimeout: 120, WakeWaitSeconds: 90, WakeRetryAfterSeconds: 15, ActivityTouchSeconds: 10,
+			UsageFlushSeconds: 30, UsageBatchRows: 200, UsageMaxBuffered: max(10000, 4*int64(keys)), UsageScanBytes: 16 << 10, UsageStream: "limited"},
 		CreatedAt: time.Now(), Owner: levelrail.DefaultOwner})
 	control.Many(keys, routeKey)
 	port, err := rig.FreePort()
@@ -119,6 +155,7 @@ func (b *bench) startOurs(name string, keys int) (*proxy, error) {
 		return nil, err
 	}
 	p := &proxy{target: target{"levelrail-gateway", "tcp", fmt.Sprintf("127.0.0.1:%d", port)}, control: control, admin: g.Admin}
+	control.Answer(p.counted.take)
 	return p, b.launch(p, name, config, 30*time.Second+time.Duration(keys)*200*time.Microsecond)
 }
 

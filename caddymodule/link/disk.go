@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/durable"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/client/wire"
 )
@@ -98,65 +99,29 @@ func load(dir string, log *slog.Logger) (*state, error) {
 }
 
 // write puts a table on disk so that a crash leaves either the old file or the new one.
-func write(dir string, t *route.Table, token string, now time.Time) (err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, tableFile+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+func write(dir string, t *route.Table, token string, now time.Time) error {
+	return durable.Replace(dir, tableFile, func(w io.Writer) (err error) {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		put := func(line diskLine) {
+			if err == nil {
+				err = enc.Encode(line)
+			}
 		}
-	}()
-	buf := bufio.NewWriterSize(f, 1<<20)
-	enc := json.NewEncoder(buf)
-	enc.SetEscapeHTML(false)
-	put := func(line diskLine) {
-		if err == nil {
-			err = enc.Encode(line)
+		put(diskLine{Head: &diskHead{Format: tableFormat, Token: token, SavedAt: now.UTC()}})
+		for _, m := range t.Models() {
+			r := m.Wire()
+			put(diskLine{Route: &r})
 		}
-	}
-	put(diskLine{Head: &diskHead{Format: tableFormat, Token: token, SavedAt: now.UTC()}})
-	for _, m := range t.Models() {
-		r := m.Wire()
-		put(diskLine{Route: &r})
-	}
-	t.Keys(func(k *route.Key) bool {
-		w := k.Wire()
-		put(diskLine{Key: &w})
-		return err == nil
+		t.Keys(func(k *route.Key) bool {
+			w := k.Wire()
+			put(diskLine{Key: &w})
+			return err == nil
+		})
+		models, keys := t.Len()
+		put(diskLine{End: &diskEnd{models, keys}})
+		return err
 	})
-	models, keys := t.Len()
-	put(diskLine{End: &diskEnd{models, keys}})
-	if err != nil {
-		return err
-	}
-	if err := buf.Flush(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), filepath.Join(dir, tableFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // gatewayID is the id kept in the state directory, made at the first start. Without a directory, or when it cannot be
@@ -218,7 +183,9 @@ func (s *saver) wish(t *route.Table, token string) {
 
 // run writes until ctx ends, and once more then if something is left.
 func (s *saver) run(ctx context.Context) {
-	s.sweep()
+	if err := durable.Sweep(s.dir, tableFile); err != nil {
+		s.log.Warn("an unfinished file cannot be removed", "error", err)
+	}
 	pause := leastPause
 	for {
 		select {
@@ -234,19 +201,6 @@ func (s *saver) run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		pause = s.flush()
-	}
-}
-
-// sweep removes what a crash in the middle of a write has left.
-func (s *saver) sweep() {
-	if s.dir == "" {
-		return
-	}
-	left, _ := filepath.Glob(filepath.Join(s.dir, tableFile+".*"))
-	for _, path := range left {
-		if err := os.Remove(path); err != nil {
-			s.log.Warn("an unfinished file cannot be removed", "error", err)
-		}
 	}
 }
 

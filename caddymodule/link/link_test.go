@@ -311,22 +311,6 @@ func TestDiskTrouble(t *testing.T) {
 	})
 }
 
-// TestSweep: what a crash in the middle of a write has left is removed, the table is not.
-func TestSweep(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{tableFile + ".123", tableFile, idFile} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l, _ := newLink(newFakeSource(), dir)
-	l.save.sweep()
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) != 2 {
-		t.Errorf("%q %v", left, err)
-	}
-}
-
 // BenchmarkApply is one key's change in a table of a million: what a watch line costs until the next request sees it.
 func BenchmarkApply(b *testing.B) {
 	s := state{table: new(route.Table), ids: map[string]route.Hash{}, log: slog.New(slog.DiscardHandler)}

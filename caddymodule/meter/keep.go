@@ -1,11 +1,11 @@
 package meter
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/durable"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -57,56 +58,11 @@ func load(dir, id string) (*unsent, error) {
 }
 
 // save writes the file and returns once it is on disk.
-func (u *unsent) save(dir string) (err error) {
+func (u *unsent) save(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, usageFile+".new*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	buf := bufio.NewWriter(f)
-	if err := json.NewEncoder(buf).Encode(u); err != nil {
-		return err
-	}
-	if err := buf.Flush(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), filepath.Join(dir, usageFile)); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}
-
-// sweep removes what a crash in the middle of a save has left.
-func sweep(dir string) {
-	if dir == "" {
-		return
-	}
-	left, _ := filepath.Glob(filepath.Join(dir, usageFile+".new*"))
-	for _, path := range left {
-		os.Remove(path)
-	}
+	return durable.Replace(dir, usageFile, func(w io.Writer) error { return json.NewEncoder(w).Encode(u) })
 }
 
 // rows is how many rows are held.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/durable"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -143,7 +144,9 @@ func (m *Meter) load() {
 	if m.state != nil {
 		return
 	}
-	sweep(m.o.Directory)
+	if err := durable.Sweep(m.o.Directory, usageFile); err != nil {
+		m.o.Log.Warn("an unfinished file cannot be removed", "error", err)
+	}
 	state, err := load(m.o.Directory, m.o.GatewayID())
 	if err != nil {
 		m.o.Log.Error("the usage that an earlier run has kept cannot be read", "error", err)

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/levelrail/levelrail/caddymodule/durable"
 	"github.com/levelrail/levelrail/caddymodule/limit"
 )
 
@@ -118,7 +119,9 @@ func (k *Keeper) load() error {
 
 // Run writes what changes until ctx ends, and once more then.
 func (k *Keeper) Run(ctx context.Context) {
-	k.sweep()
+	if err := durable.Sweep(k.o.Directory, file); err != nil {
+		k.o.Log.Warn("an unfinished file cannot be removed", "error", err)
+	}
 	pause := Every
 	for {
 		select {
@@ -132,17 +135,6 @@ func (k *Keeper) Run(ctx context.Context) {
 			pause = retryPause
 		}
 		pause = max(pause, 20*time.Since(began))
-	}
-}
-
-// sweep removes what a crash in the middle of a write has left.
-func (k *Keeper) sweep() {
-	if k.o.Directory == "" {
-		return
-	}
-	left, _ := filepath.Glob(filepath.Join(k.o.Directory, file+".new*"))
-	for _, path := range left {
-		os.Remove(path)
 	}
 }
 
@@ -165,51 +157,19 @@ func (k *Keeper) Save() bool {
 	return true
 }
 
-func (k *Keeper) write() (err error) {
-	if err := os.MkdirAll(k.o.Directory, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(k.o.Directory, file+".new*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+func (k *Keeper) write() error {
+	return durable.Replace(k.o.Directory, file, func(w io.Writer) (err error) {
+		enc := json.NewEncoder(w)
+		put := func(l line) bool {
+			if err == nil {
+				err = enc.Encode(l)
+			}
+			return err == nil
 		}
-	}()
-	buf := bufio.NewWriterSize(f, 1<<16)
-	enc := json.NewEncoder(buf)
-	put := func(l line) bool {
-		if err == nil {
-			err = enc.Encode(l)
-		}
-		return err == nil
-	}
-	now, keys := k.o.Now(), 0
-	put(line{Head: &head{format, now.UTC()}})
-	k.o.Keys.Keep(now, func(kept limit.Kept) bool { keys++; return put(line{Key: &kept}) })
-	put(line{End: &end{keys}})
-	if err != nil {
+		now, keys := k.o.Now(), 0
+		put(line{Head: &head{format, now.UTC()}})
+		k.o.Keys.Keep(now, func(kept limit.Kept) bool { keys++; return put(line{Key: &kept}) })
+		put(line{End: &end{keys}})
 		return err
-	}
-	if err := buf.Flush(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), filepath.Join(k.o.Directory, file)); err != nil {
-		return err
-	}
-	d, err := os.Open(k.o.Directory)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	})
 }

@@ -45,8 +45,9 @@ func (x *exchange) authorize() *openai.Error {
 	if !x.table.Known() {
 		return openai.Failed(http.StatusServiceUnavailable, openai.CodeStarting, 1, "The gateway is starting and does not know its keys yet. Try again in a moment.")
 	}
-	k, ok := x.table.Key(sha256.Sum256([]byte(text)))
-	if !ok || !k.Live(x.Now()) || x.site != nil && !slices.Contains(k.Models, x.site.Name) {
+	hash := route.Hash(sha256.Sum256([]byte(text)))
+	k := &x.found
+	if !x.table.FindKey(&hash, k) || !k.Live(x.Now()) || x.site != nil && !slices.Contains(k.Models, x.site.Name) {
 		return badKey()
 	}
 	x.key = k

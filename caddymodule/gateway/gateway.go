@@ -80,7 +80,8 @@ type exchange struct {
 	table   *route.Table
 	site    *route.Model // the model whose domain was asked; nil on the shared address
 	match   route.Match
-	key     *route.Key
+	key     *route.Key // found, once it is
+	found   route.Key
 	model   *route.Model // nil until it is known: a key of several models leaves it to the body
 	gate    *limit.Gate  // the slot taken
 	body    *proxy.Body

@@ -59,7 +59,7 @@ func load(dir string, log *slog.Logger) (*state, error) {
 		return nil, err
 	}
 	defer f.Close()
-	s := &state{log: log, ids: map[string]route.Hash{}}
+	s := &state{log: log}
 	edit := new(route.Table).Edit()
 	models, keys := 0, 0
 	for d := json.NewDecoder(bufio.NewReaderSize(f, 1<<20)); ; {
@@ -83,11 +83,9 @@ func load(dir string, log *slog.Logger) (*state, error) {
 			}
 		case line.Key != nil:
 			keys++
-			hash, err := edit.PutKey(*line.Key)
-			if err != nil {
+			if _, err := edit.PutKey(*line.Key); err != nil {
 				return nil, fmt.Errorf("read %s: %w", f.Name(), err)
 			}
-			s.ids[line.Key.ID] = hash
 		case line.End != nil:
 			if line.End.Models != models || line.End.Keys != keys {
 				return nil, fmt.Errorf("%s has %d models and %d keys, and says %d and %d", f.Name(), models, keys, line.End.Models, line.End.Keys)

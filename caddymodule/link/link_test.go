@@ -313,7 +313,7 @@ func TestDiskTrouble(t *testing.T) {
 
 // BenchmarkApply is one key's change in a table of a million: what a watch line costs until the next request sees it.
 func BenchmarkApply(b *testing.B) {
-	s := state{table: new(route.Table), ids: map[string]route.Hash{}, log: slog.New(slog.DiscardHandler)}
+	s := state{table: new(route.Table), log: slog.New(slog.DiscardHandler)}
 	s.begin()
 	s.apply(wire.WatchLine{Type: wire.WatchReset})
 	for i := range 1_000_000 {

@@ -12,13 +12,11 @@ import (
 // state is what the lines of the watch have made so far. It is pure but for its log: a line in, a table out.
 type state struct {
 	table *route.Table
-	ids   map[string]route.Hash // of the table's keys: a delete line names the id
-	token string                // where to go on from
+	token string // where to go on from
 	log   *slog.Logger
 
 	// While the control plane says everything anew (from reset to synced), it is collected here.
-	fresh    *route.Edit
-	freshIDs map[string]route.Hash
+	fresh *route.Edit
 
 	// Routes come whole at the start of each watch; those not said by synced are gone.
 	starting bool
@@ -29,11 +27,8 @@ type state struct {
 
 // begin forgets what a broken watch left unfinished.
 func (s *state) begin() {
-	s.fresh, s.freshIDs = nil, nil
+	s.fresh = nil
 	s.starting, s.said = true, map[string]bool{}
-	if s.ids == nil {
-		s.ids = map[string]route.Hash{}
-	}
 }
 
 // apply takes one line and tells whether the table, or the place to go on from, has changed. A line of a kind that this
@@ -42,15 +37,15 @@ func (s *state) begin() {
 func (s *state) apply(line wire.WatchLine) bool {
 	switch line.Type {
 	case wire.WatchReset:
-		s.fresh, s.freshIDs = new(route.Table).Edit(), map[string]route.Hash{}
+		s.fresh = new(route.Table).Edit()
 		return false
 	case wire.WatchPut, wire.WatchDelete:
 		if s.fresh != nil { // its token counts only with all the rest
-			s.change(s.fresh, s.freshIDs, line)
+			s.change(s.fresh, line)
 			return false
 		}
 		edit := s.table.Edit()
-		s.change(edit, s.ids, line)
+		s.change(edit, line)
 		s.table = edit.Table()
 	case wire.WatchSynced:
 		s.synced()
@@ -65,8 +60,7 @@ func (s *state) apply(line wire.WatchLine) bool {
 
 func (s *state) synced() {
 	if s.fresh != nil {
-		s.table, s.ids = s.fresh.Table(), s.freshIDs
-		s.fresh, s.freshIDs = nil, nil
+		s.table, s.fresh = s.fresh.Table(), nil
 	} else if s.starting {
 		edit := s.table.Edit()
 		for _, m := range s.table.Models() {
@@ -79,7 +73,7 @@ func (s *state) synced() {
 	s.starting, s.said = false, nil
 }
 
-func (s *state) change(edit *route.Edit, ids map[string]route.Hash, line wire.WatchLine) {
+func (s *state) change(edit *route.Edit, line wire.WatchLine) {
 	switch {
 	case line.Kind == wire.WatchRoute && line.Type == wire.WatchDelete:
 		edit.DropModel(line.ID)
@@ -99,28 +93,20 @@ func (s *state) change(edit *route.Edit, ids map[string]route.Hash, line wire.Wa
 			s.said[r.Model] = true
 		}
 	case line.Kind == wire.WatchRouteKey:
-		old, had := ids[line.ID]
 		if line.Type == wire.WatchDelete {
-			if had {
-				edit.DropKey(old)
-				delete(ids, line.ID)
-			}
+			edit.DropKeyByID(line.ID)
 			return
 		}
 		var k wire.RouteKey
 		err := json.Unmarshal(line.Object, &k)
-		var hash route.Hash
 		if err == nil {
-			hash, err = edit.PutKey(k)
-		}
-		if had && (err != nil || old != hash) {
-			edit.DropKey(old)
-			delete(ids, line.ID)
+			k.ID = line.ID // which is what a later line knows it by
+			_, err = edit.PutKey(k)
 		}
 		if err != nil {
+			edit.DropKeyByID(line.ID)
 			s.log.Error("a key cannot be used; it opens nothing here", "key", line.ID, "error", err)
 			return
 		}
-		ids[line.ID] = hash
 	}
 }

@@ -59,8 +59,23 @@ func hostName(host string) string {
 
 // Key looks a key up by the SHA-256 of its text. It does not judge whether the key has expired.
 func (t *Table) Key(hash Hash) (*Key, bool) {
-	k := t.keys.get(hash)
-	return k, k != nil
+	k := new(Key)
+	if !t.keys.get(&hash, k) {
+		return nil, false
+	}
+	return k, true
+}
+
+// FindKey is Key for who has a place to put the key in. It tells whether there is one; else k may hold anything.
+func (t *Table) FindKey(hash *Hash, k *Key) bool { return t.keys.get(hash, k) }
+
+// KeyByID looks a key up by its id.
+func (t *Table) KeyByID(id string) (*Key, bool) {
+	k := new(Key)
+	if !t.keys.byID(id, k) {
+		return nil, false
+	}
+	return k, true
 }
 
 // Keys calls yield with every key, in no order that means anything, until it returns false.
@@ -101,7 +116,8 @@ func (e *Edit) own() map[string]*Model {
 	return e.models
 }
 
-// PutKey adds a key or replaces the one with that hash. It fails, and changes nothing, when the hash is not one.
+// PutKey adds a key or replaces the one with that hash, and the one with that id. It fails, and changes nothing, when the
+// hash is not one.
 func (e *Edit) PutKey(k wire.RouteKey) (Hash, error) {
 	key, err := newKey(k)
 	if err != nil {
@@ -113,6 +129,14 @@ func (e *Edit) PutKey(k wire.RouteKey) (Hash, error) {
 
 // DropKey removes the key with that hash, if there is one.
 func (e *Edit) DropKey(hash Hash) { e.keys.drop(hash) }
+
+// DropKeyByID removes the key with that id, if there is one.
+func (e *Edit) DropKeyByID(id string) {
+	var k Key
+	if e.keys.byID(id, &k) {
+		e.keys.drop(k.Hash)
+	}
+}
 
 // Table is the finished Table.
 func (e *Edit) Table() *Table {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -59,6 +60,26 @@ func (x *exchange) linger() {
 		return
 	}
 	io.Copy(io.Discard, x.r.Body) // until the client stops, closes, or the time is over
+}
+
+// cutOff resets a connection of HTTP/1.0, where the end of the connection is the proper end of an answer without a length:
+// closed in the usual way, half an answer would look whole to a proxy in front that speaks it.
+func (x *exchange) cutOff() {
+	if x.r.ProtoMajor != 1 || x.r.ProtoMinor != 0 {
+		return
+	}
+	conn, _, err := http.NewResponseController(x.w).Hijack()
+	if err != nil {
+		return
+	}
+	under := conn
+	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		under = c.NetConn()
+	}
+	if c, ok := under.(interface{ SetLinger(sec int) error }); ok {
+		c.SetLinger(0)
+	}
+	under.Close()
 }
 
 // panicked logs a mistake by its type and place. Its text may quote the request.

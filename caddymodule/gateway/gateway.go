@@ -135,6 +135,12 @@ func (x *exchange) finish() {
 		panicked = http.ErrAbortHandler
 	}
 	rec := &x.record
+	if rec.End == meter.Panic && x.flight != nil {
+		rec.Bytes = x.flight.progress.Bytes.Load() // nobody came to say it
+	}
+	if panicked != nil && rec.End != meter.ClientGone {
+		x.cutOff()
+	}
 	rec.Duration = x.Now().Sub(rec.Start)
 	if x.key != nil {
 		rec.KeyID, rec.KeyPrefix, rec.Owner, rec.Tags = x.key.ID, x.key.Prefix, x.key.Owner, x.key.Tags

@@ -175,13 +175,18 @@ func TestEngineWire(t *testing.T) {
 			if resp, got := h.do("POST", chatPath, chatBody); resp.StatusCode != 200 || got != plain { // there is a connection to keep
 				t.Fatalf("before %s: %d %s", name, resp.StatusCode, got)
 			}
+			said := make(chan struct{})
 			e.say(func(conn net.Conn) bool {
-				if !slowly {
+				defer close(said)
+				if slowly {
+					for i := range len(c.bytes) { // each byte may be a read of its own
+						io.WriteString(conn, c.bytes[i:i+1])
+					}
+				} else {
 					io.WriteString(conn, c.bytes)
-					return c.keep
 				}
-				for i := range len(c.bytes) { // each byte may be a read of its own
-					io.WriteString(conn, c.bytes[i:i+1])
+				if !c.keep {
+					conn.Close()
 				}
 				return c.keep
 			})
@@ -207,6 +212,7 @@ func TestEngineWire(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Second {
 				t.Errorf("%s: it took %s", where, took)
 			}
+			<-said
 			for range 2 { // on the kept connection, or a new one
 				if resp, got := h.do("POST", chatPath, chatBody); resp.StatusCode != 200 || got != plain {
 					t.Errorf("after %s: %d %s", where, resp.StatusCode, got)

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -33,14 +34,17 @@ func (c *currentLog) use(log *zap.Logger) {
 	c.now.Store(&logs{zap: log.WithOptions(zap.WithCaller(false), zap.AddStacktrace(zap.DPanicLevel)), slog: zapslog.NewHandler(log.Core(), zapslog.WithName("levelrail"))})
 }
 
+// lines are the fields of a request's line, kept for the next one: whoever takes a line has written it down when Write returns.
+var lines = sync.Pool{New: func() any { f := make([]zap.Field, 0, 16); return &f }}
+
 // Record writes the request's line: what, whose, how it ended. Never a body, a key, a query or a path of the client's.
 func (c *currentLog) Record(r meter.Record) {
 	entry := c.now.Load().zap.Check(zap.InfoLevel, "request")
 	if entry == nil {
 		return
 	}
-	fields := make([]zap.Field, 0, 16)
-	fields = append(fields, zap.String("request_id", r.RequestID), zap.String("method", r.Method), zap.String("route", r.Route), zap.String("model", r.Model),
+	kept := lines.Get().(*[]zap.Field)
+	fields := append((*kept)[:0], zap.String("request_id", r.RequestID), zap.String("method", r.Method), zap.String("route", r.Route), zap.String("model", r.Model),
 		zap.String("key", r.KeyPrefix), zap.Int("status", r.Status), zap.Int64("duration_ms", r.Duration.Milliseconds()), zap.Int64("bytes", r.Bytes), zap.String("end", string(r.End)))
 	if r.Code != "" {
 		fields = append(fields, zap.String("code", r.Code))
@@ -52,6 +56,8 @@ func (c *currentLog) Record(r meter.Record) {
 		fields = append(fields, zap.Int64("input_tokens", r.Input), zap.Int64("output_tokens", r.Output))
 	}
 	entry.Write(fields...)
+	*kept = fields
+	lines.Put(kept)
 }
 
 func (c *currentLog) handler() slog.Handler { return &currentHandler{log: c} }

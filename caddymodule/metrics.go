@@ -2,6 +2,9 @@ package caddymodule
 
 import (
 	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,6 +21,24 @@ type metrics struct {
 	requests, tokens, bytes *prometheus.CounterVec
 	duration, firstByte     *prometheus.HistogramVec
 	all                     []prometheus.Collector
+
+	adds  sync.Mutex
+	known atomic.Pointer[map[outcome]*series] // replaced when there is a new one
+}
+
+// outcome is what decides which series a request counts in.
+type outcome struct {
+	model, route         string
+	end                  meter.End
+	status               int
+	first, input, output bool // there is such a figure
+}
+
+// series are those that requests of one outcome count in: looked up once, since finding five by their labels takes longer
+// than counting. Nil ones have nothing to count.
+type series struct {
+	requests, bytes, input, output prometheus.Counter
+	duration, firstByte            prometheus.Observer
 }
 
 func newMetrics(s *shared) *metrics {
@@ -56,21 +77,56 @@ func newMetrics(s *shared) *metrics {
 
 // Record counts one request.
 func (m *metrics) Record(r meter.Record) {
-	m.requests.WithLabelValues(r.Model, r.Route, class(r.Status), string(r.End)).Inc()
-	m.bytes.WithLabelValues(r.Model, r.Route).Add(float64(r.Bytes))
-	if r.End == meter.Refused {
-		return // a refusal's time says nothing of the model's
+	o := outcome{r.Model, r.Route, r.End, r.Status, r.FirstByte > 0, r.Input > 0, r.Output > 0}
+	var s *series
+	if known := m.known.Load(); known != nil {
+		s = (*known)[o]
 	}
-	m.duration.WithLabelValues(r.Model, r.Route).Observe(r.Duration.Seconds())
-	if r.FirstByte > 0 {
-		m.firstByte.WithLabelValues(r.Model, r.Route).Observe(r.FirstByte.Seconds())
+	if s == nil {
+		s = m.add(o)
 	}
-	if r.Input > 0 {
-		m.tokens.WithLabelValues(r.Model, "input").Add(float64(r.Input))
+	s.requests.Inc()
+	s.bytes.Add(float64(r.Bytes))
+	if s.duration != nil {
+		s.duration.Observe(r.Duration.Seconds())
 	}
-	if r.Output > 0 {
-		m.tokens.WithLabelValues(r.Model, "output").Add(float64(r.Output))
+	if s.firstByte != nil {
+		s.firstByte.Observe(r.FirstByte.Seconds())
 	}
+	if s.input != nil {
+		s.input.Add(float64(r.Input))
+	}
+	if s.output != nil {
+		s.output.Add(float64(r.Output))
+	}
+}
+
+// mostKnown bounds what is remembered: statuses are the engines', and models come and go.
+const mostKnown = 4096
+
+// add makes the series of an outcome, and remembers them.
+func (m *metrics) add(o outcome) *series {
+	s := &series{requests: m.requests.WithLabelValues(o.model, o.route, class(o.status), string(o.end)), bytes: m.bytes.WithLabelValues(o.model, o.route)}
+	if o.end != meter.Refused { // a refusal's time says nothing of the model's
+		s.duration = m.duration.WithLabelValues(o.model, o.route)
+		if o.first {
+			s.firstByte = m.firstByte.WithLabelValues(o.model, o.route)
+		}
+		if o.input {
+			s.input = m.tokens.WithLabelValues(o.model, "input")
+		}
+		if o.output {
+			s.output = m.tokens.WithLabelValues(o.model, "output")
+		}
+	}
+	m.adds.Lock()
+	defer m.adds.Unlock()
+	next := map[outcome]*series{o: s}
+	if known := m.known.Load(); known != nil && len(*known) < mostKnown {
+		maps.Copy(next, *known)
+	}
+	m.known.Store(&next)
+	return s
 }
 
 // class is a status as a label. 429 and 499 are told apart: one is a limit's doing, the other the client's.

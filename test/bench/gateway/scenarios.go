@@ -184,6 +184,11 @@ func (b *bench) lookup() error {
 	if err := b.metered(many); err != nil {
 		return err
 	}
+	if err := b.profile("lookup-many", func(p *proxy) *load {
+		return &load{target: p.target, clients: clients, request: newRequest(1<<10, b.manyKeys, `"stub":{"bytes":1024}`), bytes: 1 << 10, seed: int(p.asked)}
+	}, many); err != nil {
+		return err
+	}
 	b.stopLast(many)
 	b.stopLast(few)
 	return nil

@@ -1,0 +1,80 @@
+package caddymodule
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLinesFollowConfiguration: a request's line goes where Caddy's configuration sends the gateway's log, in the form and
+// from the level that it says, and a reload changes all of that for the next request.
+func TestLinesFollowConfiguration(t *testing.T) {
+	h := newHost(t)
+	lines := func(file string) string {
+		b, err := os.ReadFile(file)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	ask := func(id string) {
+		t.Helper()
+		r, err := http.NewRequest("GET", "http://127.0.0.1:"+h.port+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+h.key)
+		r.Header.Set("X-Request-Id", id)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("%s: status %d", id, resp.StatusCode)
+		}
+	}
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within 5 s: %s", what)
+			}
+		}
+	}
+	has := func(file, id, as string) func() bool {
+		return func() bool {
+			for line := range strings.Lines(lines(file)) {
+				if strings.Contains(line, id) && strings.Contains(line, as) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	ask("first")
+	wait("a JSON line in the file of the log", has(h.logFile(), `"request_id":"first"`, `"logger":"levelrail","msg":"request"`))
+
+	other := filepath.Join(h.dir, "other.log")
+	h.changes = []string{"log levelrail {\n\t\toutput file " + h.logFile(), "log levelrail {\n\t\toutput file " + other, "include levelrail\n\t\tformat json", "include levelrail\n\t\tformat console"}
+	h.load()
+	ask("second")
+	wait("a console line in the other file", has(other, `"request_id": "second"`, "\tlevelrail\trequest\t"))
+
+	h.changes = append(h.changes, "format console", "format console\n\t\tlevel ERROR")
+	h.load()
+	ask("third")
+	h.changes = nil
+	h.load()
+	ask("fourth")
+	wait("a JSON line in the first file again", has(h.logFile(), `"request_id":"fourth"`, `"msg":"request"`))
+	if strings.Contains(lines(other)+lines(h.logFile()), "third") {
+		t.Error("a line below the level is written")
+	}
+	if strings.Contains(lines(other), "fourth") || strings.Contains(lines(h.logFile()), "second") {
+		t.Error("a line is in the file of another configuration")
+	}
+}

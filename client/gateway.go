@@ -34,3 +34,9 @@ func (c *Client) Seen(ctx context.Context, s wire.Seen) error {
 func (c *Client) Answer(ctx context.Context, question string, a wire.Answer) error {
 	return c.do(ctx, http.MethodPost, root+"/gateway/answers"+seg(question), nil, a, nil)
 }
+
+// Leases says what a gateway uses of keys whose limits it shares with others, and returns what it may use. A word with
+// Wait is answered when there is some, or others have said that there is none. Gateway's socket.
+func (c *Client) Leases(ctx context.Context, r wire.LeaseReport) (wire.Leases, error) {
+	return one[wire.Leases](ctx, c, http.MethodPost, "/gateway/leases", r)
+}

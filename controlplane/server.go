@@ -141,6 +141,7 @@ func (s *Server) serve(ctx context.Context, doors []door, api *httpapi.Server, l
 	var work sync.WaitGroup
 	defer work.Wait()
 	work.Go(func() { l.run(ctx) })
+	work.Go(func() { api.Run(ctx) })
 	work.Go(func() {
 		watchdog(ctx, func() bool { _, err := l.reader.Read(); return err == nil })
 	})

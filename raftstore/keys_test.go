@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -194,6 +195,20 @@ func conformUsageReads(t *testing.T, s *Store, c *clock) {
 			t.Errorf("read %v, want %s", got, want)
 		}
 		return err
+	})
+	view(func(tx *Tx) error {
+		var got []string
+		err := UsageOfKey(tx, "key_1", hour.Add(3*time.Hour), hour.Add(9*time.Hour), func(u levelrail.Usage) error {
+			got = append(got, u.ObjectID())
+			return nil
+		})
+		if want := "[2026113015/key_1/cha 2026113015/key_1/chat 2026113015/key_1/xchat 2026113016/key_1/cha 2026113016/key_1/chat 2026113016/key_1/xchat]"; fmt.Sprint(got) != want {
+			t.Errorf("of the key %v, want %s", got, want)
+		}
+		if UsageByOthers(tx, "gw_1") || !UsageByOthers(tx, "gw_2") {
+			t.Error("gw_1 has reported usage, and nobody else")
+		}
+		return errors.Join(err, UsageOfKey(tx, "key_", hour, hour.Add(9*time.Hour), func(u levelrail.Usage) error { return fmt.Errorf("%s is another key's", u.ObjectID()) }))
 	})
 	dropped := func(from time.Time) (n int64) {
 		view(func(tx *Tx) (err error) { n, err = UsageDropped(tx, from); return err })

@@ -6,12 +6,15 @@ import (
 	"github.com/levelrail/levelrail"
 )
 
-// WatchGateway is the body of a gateway's watch: POST /api/v1/watch?after=TOKEN&kinds=route,route_key.
+// WatchGateway is the body of a gateway's watch: POST /api/v1/watch?after=TOKEN&kinds=route,route_key,question,share.
 type WatchGateway struct {
 	GatewayID string `json:"gateway_id"` // gw_…, kept in the gateway's state directory
 	Version   string `json:"version"`
 	URL       string `json:"url,omitempty"`    // the address it serves, for `models get`
 	Public    bool   `json:"public,omitempty"` // it serves the public site (https for any host name that a model has)
+	// Of a watch of the kind share: the process (LeaseReport.Boot), and of how many gateways it last heard; 0: of none.
+	Boot     string `json:"boot,omitempty"`
+	Gateways int    `json:"gateways,omitempty"`
 }
 
 // Route is what a gateway knows of one model. Its id in the watch is the model's name.
@@ -171,8 +174,10 @@ type LimitState struct {
 	Limit        string     `json:"limit"` // rpm, tpm, tpd, max_parallel, model_inflight
 	Most         int64      `json:"most"`
 	Used         int64      `json:"used"`
-	RefusedLast  *time.Time `json:"refused_last,omitempty"` // when it last refused a request
-	ResetSeconds int64      `json:"reset_seconds"`          // until a request would pass again; 0: it passes now
+	Lease        *int64     `json:"lease,omitempty"`         // the part of Most that this gateway may use; absent: all of it
+	FreesSeconds int64      `json:"frees_seconds,omitempty"` // until the oldest of Used counts no more; 0: nothing is used, or no clock says
+	RefusedLast  *time.Time `json:"refused_last,omitempty"`  // when it last refused a request
+	ResetSeconds int64      `json:"reset_seconds"`           // until a request would pass again; 0: it passes now
 }
 
 // Requests answers GET /api/v1/models/{name}/requests: what is in flight, oldest first.
@@ -189,13 +194,24 @@ type CancelledRequest struct {
 }
 
 // Explanation answers GET /api/v1/models/{name}/explain?key=ID: whether a key opens its model, and where its limits stand
-// at each gateway.
+// at each gateway and in sum.
 type Explanation struct {
 	Model     string       `json:"model"`
 	Key       Key          `json:"key"`
 	Opens     bool         `json:"opens"` // neither revoked nor expired
 	Limits    []LimitState `json:"limits"`
+	Total     []LimitTotal `json:"total,omitempty"`           // where several gateways share the key's limits
 	RefusedBy *LimitState  `json:"refused_by,omitempty"`      // the limit that refused a request last; absent: none that a gateway remembers
 	Gateways  []string     `json:"gateways"`                  // that answered
 	Silent    []string     `json:"silent_gateways,omitempty"` // that are connected and did not
+}
+
+// LimitTotal is where one limit of a key stands at all gateways together.
+type LimitTotal struct {
+	Limit string `json:"limit"` // rpm, tpm, tpd, max_parallel
+	Most  int64  `json:"most"`
+	Used  int64  `json:"used"`
+	Gone  int64  `json:"used_by_gone,omitempty"` // the part of Used that gateways have used which are gone
+	// ResetSeconds is how long it takes at least until a request passes again; 0: one passes now.
+	ResetSeconds int64 `json:"reset_seconds"`
 }

@@ -76,6 +76,7 @@ var table = map[string]access{
 	"gateway-answer":   {levelrail.AbilityWrite, gateways},
 	"gateway-wake":     {levelrail.AbilityWrite, gateways},
 	"gateway-activity": {levelrail.AbilityWrite, gateways},
+	"gateway-leases":   {levelrail.AbilityWrite, gateways},
 	"agent-hello":      {levelrail.AbilityWrite, agents},
 	"agent-report":     {levelrail.AbilityWrite, agents},
 	"agent-hf-token":   {levelrail.AbilityWriteSensitive, agents},

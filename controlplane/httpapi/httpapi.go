@@ -29,6 +29,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/controlplane/lease"
 	"github.com/levelrail/levelrail/controlplane/ledger"
 	"github.com/levelrail/levelrail/controlplane/reconcile"
 	"github.com/levelrail/levelrail/controlplane/seal"
@@ -85,6 +86,7 @@ type Server struct {
 	api       huma.API
 	logs      *logHub
 	questions *questionHub
+	leases    *lease.Book
 	stopping  chan struct{}
 	stop      sync.Once
 }
@@ -114,6 +116,7 @@ func New(o Options) *Server {
 		DefaultFormat:                "application/json",
 		RejectUnknownQueryParameters: true,
 	}
+	s.leases = s.newLeases()
 	s.api = humago.New(s.mux, config)
 	s.api.UseMiddleware(s.admit)
 	s.routes()

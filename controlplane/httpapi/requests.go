@@ -94,10 +94,39 @@ func (s *Server) explainKey(ctx context.Context, in *struct {
 			out.Limits = append(out.Limits, l)
 		}
 	}
+	out.Total = s.total(k, out.Limits)
 	for i, l := range out.Limits {
 		if l.RefusedLast != nil && (out.RefusedBy == nil || l.RefusedLast.After(*out.RefusedBy.RefusedLast)) {
 			out.RefusedBy = &out.Limits[i]
 		}
 	}
 	return &body[wire.Explanation]{out}, nil
+}
+
+// total sums up a key's limits over the gateways that share them; nothing where a limit is one gateway's alone.
+func (s *Server) total(k storedKey, all []wire.LimitState) (out []wire.LimitTotal) {
+	gone := s.leases.Gone(k.ID)
+	for _, l := range []struct {
+		limit      string
+		most, gone int64
+	}{{"rpm", k.Limits.RPM, gone.RPM}, {"tpm", k.Limits.TPM, gone.TPM}, {"tpd", k.Limits.TPD, gone.TPD}, {"max_parallel", k.Limits.MaxParallel, 0}} {
+		sum, shared, first := wire.LimitTotal{Limit: l.limit, Most: l.most, Used: l.gone, Gone: l.gone}, false, int64(0)
+		for _, one := range all {
+			if one.Limit != l.limit {
+				continue
+			}
+			sum.Used += one.Used
+			shared = shared || one.Lease != nil
+			if one.FreesSeconds > 0 && (first == 0 || one.FreesSeconds < first) {
+				first = one.FreesSeconds
+			}
+		}
+		if sum.Used >= sum.Most {
+			sum.ResetSeconds = max(first, 1)
+		}
+		if shared && l.most > 0 {
+			out = append(out, sum)
+		}
+	}
+	return out
 }

@@ -63,6 +63,7 @@ func (s *Server) routes() {
 	operation(s, "gateway-answer", http.MethodPost, "/gateway/answers/{id}", "A gateway's answer to a question", s.gatewayAnswer, lenient)
 	operation(s, "gateway-wake", http.MethodPost, "/gateway/wake", "Somebody waits for a sleeping model", s.gatewayWake, lenient)
 	operation(s, "gateway-activity", http.MethodPost, "/gateway/activity", "Which models are used", s.gatewayActivity, lenient)
+	operation(s, "gateway-leases", http.MethodPost, "/gateway/leases", "What a gateway uses of shared keys, and what it may", s.gatewayLeases, lenient)
 	operation(s, "agent-logs", http.MethodPost, "/agent/logs/{id}", "Lines that somebody has asked for", s.agentLogs)
 }
 

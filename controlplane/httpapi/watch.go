@@ -25,7 +25,7 @@ import (
 var watchable = map[Door][]string{
 	DoorAPI:     {wire.WatchModel, wire.WatchNode},
 	DoorTLS:     {wire.WatchModel, wire.WatchNode},
-	DoorGateway: {wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion},
+	DoorGateway: {wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion, wire.WatchShare},
 	DoorAgent:   {wire.WatchAssignment, wire.WatchLogRequest},
 }
 
@@ -69,6 +69,7 @@ func (s *Server) postWatch(ctx context.Context, in *struct {
 		if !gatewayID.MatchString(in.Body.GatewayID) {
 			return nil, levelrail.Errorf(levelrail.ErrInvalid, "%q is not the id of a gateway: gw_ and letters and digits", clip(in.Body.GatewayID)).WithNext("let the gateway make its id")
 		}
+		w.boot, w.heard = in.Body.Boot, in.Body.Gateways
 		w.gateway = &ledger.Gateway{ID: in.Body.GatewayID, URL: strings.TrimRight(in.Body.URL, "/"), Public: in.Body.Public, Version: in.Body.Version}
 	}
 	return w.answer(), nil
@@ -82,6 +83,8 @@ type watch struct {
 	id      string
 	node    string          // of an agent's watch
 	gateway *ledger.Gateway // of a gateway's watch
+	boot    string          // of its process
+	heard   int             // of how many gateways it heard last
 	after   string
 	keys    *raftstore.Subscription // of a watch with route_key
 }
@@ -142,6 +145,9 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	if w.gateway != nil {
 		seen, _ := w.s.position(w.after) // who comes back with a token has everything up to it
 		defer w.s.o.Ledger.Connect(*w.gateway, seen)()
+		if slices.Contains(w.kinds, wire.WatchShare) {
+			defer w.s.leases.Connect(w.gateway.ID, w.boot, w.heard)()
+		}
 	}
 	stopping := levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping").WithNext("watch again in a few seconds")
 
@@ -183,7 +189,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	}
 	sent := sentLines{}
 	told := newExpiries() // of the keys that the reader knows
-	requests, questions := w.s.logs.changed(w.node), w.s.questions.changed(w.gatewayID())
+	requests, questions, shares := w.s.logs.changed(w.node), w.s.questions.changed(w.gatewayID()), w.s.leases.Changed(w.gatewayID())
 
 	begin := func() error { // everything anew
 		sent, told = sentLines{}, newExpiries()
@@ -241,6 +247,11 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 			}
 		case <-questions:
 			questions = w.s.questions.changed(w.gatewayID())
+			if err := w.sendViews(out, sent, views); err != nil {
+				return err
+			}
+		case <-shares:
+			shares = w.s.leases.Changed(w.gatewayID())
 			if err := w.sendViews(out, sent, views); err != nil {
 				return err
 			}
@@ -325,6 +336,8 @@ func (w *watch) sendViews(out *stream, sent sentLines, v *view.Views) error {
 			now = w.s.logs.requests(w.node)
 		case wire.WatchQuestion:
 			now = w.s.questions.lines(w.gatewayID())
+		case wire.WatchShare:
+			now = w.s.leases.Lines(w.gatewayID())
 		default:
 			continue
 		}

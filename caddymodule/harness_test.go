@@ -97,7 +97,7 @@ func (h *host) caddyfile() string {
 		"protocols h1 h2", "protocols h1 h2 h2c",
 		"grace_period 1m", "grace_period 2s",
 		"log default {", "log default {\n\t\toutput file " + h.logFile(),
-		"log levelrail {", "log levelrail {\n\t\toutput file " + h.logFile(),
+		"log gateway {", "log gateway {\n\t\toutput file " + h.logFile(),
 	}, h.changes...); i < len(pairs); i += 2 {
 		if !strings.Contains(text, pairs[i]) {
 			h.t.Fatalf("the packaged Caddyfile has no %q", pairs[i])

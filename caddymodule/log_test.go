@@ -59,7 +59,7 @@ func TestLinesFollowConfiguration(t *testing.T) {
 	wait("a JSON line in the file of the log", has(h.logFile(), `"request_id":"first"`, `"logger":"levelrail","msg":"request"`))
 
 	other := filepath.Join(h.dir, "other.log")
-	h.changes = []string{"log levelrail {\n\t\toutput file " + h.logFile(), "log levelrail {\n\t\toutput file " + other, "include levelrail\n\t\tformat json", "include levelrail\n\t\tformat console"}
+	h.changes = []string{"log gateway {\n\t\toutput file " + h.logFile(), "log gateway {\n\t\toutput file " + other, "include levelrail\n\t\tformat json", "include levelrail\n\t\tformat console"}
 	h.load()
 	ask("second")
 	wait("a console line in the other file", has(other, `"request_id": "second"`, "\tlevelrail\trequest\t"))

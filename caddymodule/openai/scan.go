@@ -67,60 +67,69 @@ func special(w uint64) uint64 {
 	return ((q-lows)&^q | (b-lows)&^b | (w-blanks)&^w) & highs
 }
 
+// simple are the letters that make an escape of two characters.
+var simple = [256]bool{'"': true, '\\': true, '/': true, 'b': true, 'f': true, 'n': true, 'r': true, 't': true}
+
 // str skips a string and returns its inside, still escaped, and whether there are escapes in it.
 func (s *scanner) str() (inside []byte, escaped bool, err error) {
-	s.i++ // the opening quote
-	start := s.i
+	b := s.b
+	i := s.i + 1 // after the opening quote
+	start := i
 	for {
-		for s.i+8 <= len(s.b) {
-			if m := special(binary.LittleEndian.Uint64(s.b[s.i:])); m != 0 {
-				s.i += bits.TrailingZeros64(m) / 8
+		for i+8 <= len(b) {
+			m := special(binary.LittleEndian.Uint64(b[i:]))
+			if m != 0 {
+				i += bits.TrailingZeros64(m) / 8
 				break
 			}
-			s.i += 8
+			i += 8
 		}
-		if s.i >= len(s.b) {
+		if i >= len(b) {
+			s.i = i
 			return nil, false, errEnd
 		}
-		switch c := s.b[s.i]; {
+		switch c := b[i]; {
 		case c == '"':
-			inside = s.b[start:s.i]
-			s.i++
-			return inside, escaped, nil
+			s.i = i + 1
+			return b[start:i], escaped, nil
 		case c == '\\':
 			escaped = true
+			if i+1 < len(b) && simple[b[i+1]] {
+				i += 2
+				continue
+			}
+			s.i = i
 			if err := s.escape(); err != nil {
 				return nil, false, err
 			}
+			i = s.i
 		case c < ' ':
+			s.i = i
 			return nil, false, s.unexpected()
 		default:
-			s.i++
+			i++
 		}
 	}
 }
 
+// escape passes over an escape that is not one of the simple ones.
 func (s *scanner) escape() error {
 	if s.i+1 >= len(s.b) {
 		return errEnd
 	}
-	switch s.b[s.i+1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		s.i += 2
-		return nil
-	case 'u':
-		if s.i+6 > len(s.b) {
-			return errEnd
-		}
-		for _, c := range s.b[s.i+2 : s.i+6] {
-			if hexDigit(c) < 0 {
-				return s.unexpected()
-			}
-		}
-		s.i += 6
-		return nil
+	if s.b[s.i+1] != 'u' {
+		return s.unexpected()
 	}
-	return s.unexpected()
+	if s.i+6 > len(s.b) {
+		return errEnd
+	}
+	for _, c := range s.b[s.i+2 : s.i+6] {
+		if hexDigit(c) < 0 {
+			return s.unexpected()
+		}
+	}
+	s.i += 6
+	return nil
 }
 
 func hexDigit(c byte) int {

@@ -118,12 +118,15 @@ func TestTailBodies(t *testing.T) {
 				tail.Write([]byte(s[:n]))
 				s = s[n:]
 			}
+			if cap(tail.part) > 8*testScan {
+				t.Errorf("%s: %d bytes are held", name, cap(tail.part))
+			}
 			seen := tail.End()
 			if (seen.Usage != nil) != c.found || c.found && (seen.Usage.Input != c.in || seen.Usage.Output != c.out) {
 				t.Errorf("%s in pieces of %d: %+v", name, piece, seen.Usage)
 			}
-			if cap(tail.part) > 8*testScan {
-				t.Errorf("%s: %d bytes are held", name, cap(tail.part))
+			if tail.part != nil || tail.held != nil {
+				t.Errorf("%s: something is held after the end", name)
 			}
 		}
 	}
@@ -220,5 +223,56 @@ func BenchmarkTail(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		tail.Write(event)
+	}
+}
+
+// TestTailAllocates: reading an answer along costs the reader itself and nothing more, whole or streamed, read in one piece or
+// in pieces that cut lines.
+func TestTailAllocates(t *testing.T) {
+	event := `data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n"
+	body := `{"choices":[{"message":{"content":"` + strings.Repeat("word ", 10000) + `"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}`
+	for name, c := range map[string]struct{ kind, answer string }{
+		"short body": {"application/json", `{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":1}}}`},
+		"long body":  {"application/json", body},
+		"stream":     {"text/event-stream", strings.Repeat(event, 50) + usageEvent + "\n\ndata: [DONE]\n\n"},
+	} {
+		for _, piece := range []int{100, 1000, 32 << 10} {
+			all := []byte(c.answer)
+			read := func() {
+				tail := NewTail(c.kind, "", testScan)
+				for rest := all; len(rest) > 0; {
+					n := min(piece, len(rest))
+					tail.Write(rest[:n])
+					rest = rest[n:]
+				}
+				if tail.End().Usage == nil {
+					t.Fatal("no usage")
+				}
+			}
+			read()
+			if n := testing.AllocsPerRun(100, read); n > 1 && !raced {
+				t.Errorf("%s in pieces of %d: %v allocations", name, piece, n)
+			}
+		}
+	}
+}
+
+// BenchmarkTailBody is what reading along a whole answer costs.
+func BenchmarkTailBody(b *testing.B) {
+	for _, size := range []int{1 << 10, 100 << 10} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			body := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("word ", size/5) + `"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}`)
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				tail := NewTail("application/json", "", testScan)
+				for rest := body; len(rest) > 0; {
+					n := min(32<<10, len(rest))
+					tail.Write(rest[:n])
+					rest = rest[n:]
+				}
+				tail.End()
+			}
+		})
 	}
 }

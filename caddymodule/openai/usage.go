@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Usage is what an answer says it cost, in tokens.
@@ -23,6 +24,12 @@ type Seen struct {
 // leastKeep is how much of a stream's line is kept even where no tokens are counted: error events are still told apart.
 const leastKeep = 4 << 10
 
+// parts is memory for what is not finished: an answer's for as long as it lasts, a line's until its end.
+var parts = sync.Pool{New: func() any { b := make([]byte, 0, leastKeep); return &b }}
+
+// mostPooled bounds what goes back; larger ones are left to the garbage collector.
+const mostPooled = 64 << 10
+
 // Tail reads an answer as it passes by and remembers the little that says what it cost. It changes nothing and holds back
 // nothing. A Tail is used by one goroutine, which calls End on every way out.
 type Tail struct {
@@ -30,12 +37,14 @@ type Tail struct {
 	json    bool
 	tokens  bool   // usage is looked for
 	most    int    // bytes to keep: of a JSON body its end, of a stream the end of one line
-	part    []byte // the line that is not finished yet, or the body
-	cut     bool   // part is only the end of it
-	isData  bool   // of a cut line: it began with data:
-	cr      bool   // the last byte was CR, so that an LF after it ends no further line
-	total   *Usage // said for the whole answer
-	summed  bool   // total came from events without choices, which add up: llama.cpp sends one for each choice
+	part    []byte // the line that is not finished yet, or the body; its memory is held's
+	held    *[]byte
+	cut     bool  // part is only the end of it
+	isData  bool  // of a cut line: it began with data:
+	cr      bool  // the last byte was CR, so that an LF after it ends no further line
+	total   Usage // said for the whole answer
+	said    bool  // it was
+	summed  bool  // total came from events without choices, which add up: llama.cpp sends one for each choice
 	choices map[int64]Usage
 	seen    Seen
 	zip     *unzip // of a compressed answer: who reads this Tail instead
@@ -108,14 +117,28 @@ func (t *Tail) lines(p []byte) {
 			line = t.part
 		}
 		t.line(line)
-		t.part, t.cut = t.part[:0], false
+		t.drop()
+		t.cut = false
 	}
+}
+
+// drop lets go of what was kept.
+func (t *Tail) drop() {
+	if t.held != nil && cap(t.part) <= mostPooled {
+		*t.held = t.part[:0]
+		parts.Put(t.held)
+	}
+	t.held, t.part = nil, nil
 }
 
 var dataField = []byte("data:")
 
 // keep holds a piece of what is not finished: all of it, or its last bytes.
 func (t *Tail) keep(piece []byte) {
+	if t.held == nil {
+		t.held = parts.Get().(*[]byte)
+		t.part = *t.held
+	}
 	if !t.cut && len(t.part) < len(dataField) {
 		var few [5]byte
 		n := copy(few[:], t.part)
@@ -131,6 +154,16 @@ func (t *Tail) keep(piece []byte) {
 		t.part, t.cut = append(t.part[:0], t.part[len(t.part)-t.most:]...), true
 	}
 }
+
+// Names as they stand in JSON: an event without any of them need not be read.
+var (
+	usageName   = []byte(`"usage"`)
+	timingsName = []byte(`"timings"`)
+	errorName   = []byte(`"error"`)
+)
+
+// fewFields is room for the members of any of these sets.
+const fewFields = 8
 
 var (
 	tailFields   = NewFields("usage", "response", "message", "error", "type", "choices", "timings")
@@ -161,11 +194,12 @@ func (t *Tail) line(line []byte) {
 		return
 	}
 	t.seen.Events++
-	hasUsage := t.tokens && (bytes.Contains(data, []byte(`"usage"`)) || bytes.Contains(data, []byte(`"timings"`)))
-	if !hasUsage && !bytes.Contains(data, []byte(`"error"`)) {
+	hasUsage := t.tokens && (bytes.Contains(data, usageName) || bytes.Contains(data, timingsName))
+	if !hasUsage && !bytes.Contains(data, errorName) {
 		return
 	}
-	m, err := Walk(data, tailFields)
+	var room [fewFields][]byte
+	m, err := walk(data, tailFields, room[:])
 	if err != nil {
 		return
 	}
@@ -181,9 +215,10 @@ func (t *Tail) line(line []byte) {
 // (one for each choice, with llama.cpp), for one choice in its last event, on each event up to now (zeros at first, with
 // Ollama), as timings, or within the last event's own object.
 func (t *Tail) event(m Members) {
-	for _, inner := range []string{"response", "message"} { // response.completed, message_start
+	for _, inner := range [...]string{"response", "message"} { // response.completed, message_start
 		if raw, ok := m.Get(inner); ok {
-			if in, err := Walk(raw, tailFields); err == nil {
+			var room [fewFields][]byte
+			if in, err := walk(raw, tailFields, room[:]); err == nil {
 				if u, ok := in.Get("usage"); ok {
 					t.whole(u)
 				}
@@ -206,8 +241,8 @@ func (t *Tail) event(m Members) {
 	switch {
 	case !found:
 	case emptyArray(choices):
-		if t.total == nil || !t.summed {
-			t.total, t.summed = new(Usage), true
+		if !t.said || !t.summed {
+			t.total, t.said, t.summed = Usage{}, true, true
 		}
 		t.total.Input += one.Input
 		t.total.Output += one.Output
@@ -224,21 +259,22 @@ func (t *Tail) event(m Members) {
 // whole takes what is said for the whole answer. What it leaves out stays as said before.
 func (t *Tail) whole(raw []byte) {
 	var u Usage
-	if t.total != nil && !t.summed {
-		u = *t.total
+	if t.said && !t.summed {
+		u = t.total
 	}
 	if figures(raw, usageFields, &u) {
-		t.total, t.summed = &u, false
+		t.total, t.said, t.summed = u, true, false
 	}
 }
 
 // figures reads a usage object and tells whether it says tokens at all; some say seconds.
 func figures(raw []byte, fields *Fields, u *Usage) (found bool) {
-	m, err := Walk(raw, fields)
+	var room [fewFields][]byte
+	m, err := walk(raw, fields, room[:])
 	if err != nil {
 		return false
 	}
-	for _, f := range []struct {
+	for _, f := range [...]struct {
 		name string
 		to   *int64
 	}{{"prompt_tokens", &u.Input}, {"input_tokens", &u.Input}, {"completion_tokens", &u.Output}, {"output_tokens", &u.Output}} {
@@ -249,7 +285,7 @@ func figures(raw []byte, fields *Fields, u *Usage) (found bool) {
 	if !found {
 		return false
 	}
-	for _, cached := range []string{"cache_read_input_tokens", "cache_creation_input_tokens"} { // input_tokens excludes them
+	for _, cached := range [...]string{"cache_read_input_tokens", "cache_creation_input_tokens"} { // input_tokens excludes them
 		if n, ok := number(m, cached); ok {
 			if _, input := number(m, "input_tokens"); input {
 				u.Input += n
@@ -262,7 +298,8 @@ func figures(raw []byte, fields *Fields, u *Usage) (found bool) {
 // timings reads llama.cpp's own account of an answer, which it gives in the last event of a stream that did not ask for
 // usage. Its usage would say the same.
 func timings(raw []byte, u *Usage) bool {
-	m, err := Walk(raw, timingFields)
+	var room [fewFields][]byte
+	m, err := walk(raw, timingFields, room[:])
 	if err != nil {
 		return false
 	}
@@ -296,7 +333,8 @@ func index(choices []byte) int64 {
 	if start >= len(choices) || choices[start] != '{' || s.skip() != nil {
 		return 0
 	}
-	m, err := Walk(choices[start:s.i], indexField)
+	var room [fewFields][]byte
+	m, err := walk(choices[start:s.i], indexField, room[:])
 	if err != nil {
 		return 0
 	}
@@ -314,25 +352,37 @@ func (t *Tail) End() Seen {
 		case t.stream: // one without a last line end
 			t.line(t.part)
 		case t.json && !t.cut:
-			if m, err := Walk(t.part, tailFields); err == nil {
-				if u, ok := m.Get("usage"); ok {
-					t.whole(u)
-				}
-			}
+			t.body()
 		case t.json:
 			t.fromEnd(t.part)
 		}
-		t.part = nil
 	}
+	t.drop()
 	if t.seen.Usage == nil {
 		t.seen.Usage = t.sum()
 	}
 	return t.seen
 }
 
+// body takes the usage from a whole answer: its own, not one that stands in something else.
+func (t *Tail) body() {
+	if !bytes.Contains(t.part, usageName) {
+		return
+	}
+	var room [fewFields][]byte
+	if m, err := walk(t.part, tailFields, room[:]); err == nil {
+		if u, ok := m.Get("usage"); ok {
+			t.whole(u)
+		}
+	}
+}
+
 func (t *Tail) sum() *Usage {
-	if t.total != nil || len(t.choices) == 0 {
-		return t.total
+	switch {
+	case t.said:
+		return &t.total
+	case len(t.choices) == 0:
+		return nil
 	}
 	u := new(Usage)
 	for _, c := range t.choices {
@@ -348,7 +398,7 @@ func (t *Tail) fromEnd(part []byte) {
 	if !t.tokens {
 		return
 	}
-	name := []byte(`"usage"`)
+	name := usageName
 	for end := len(part); ; {
 		i := bytes.LastIndex(part[:end], name)
 		if i <= 0 {

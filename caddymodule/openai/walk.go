@@ -59,8 +59,20 @@ func (e *BodyError) Error() string { return e.Reason }
 // Walk reads a request body: one JSON object in UTF-8, without a byte order mark and with nothing after it. It returns
 // the members of the set, or a *BodyError. Each name of the top level stands once, and a name that differs from one of the
 // set only in letter case is refused, because engines disagree on whether it counts.
-func Walk(body []byte, fields *Fields) (Members, error) {
-	m := Members{fields: fields, raw: make([][]byte, len(fields.names))}
+func Walk(body []byte, fields *Fields) (Members, error) { return walk(body, fields, nil) }
+
+// WalkInto is Walk for who walks often: the members' places are room, when it is large enough, until room is used again.
+func WalkInto(body []byte, fields *Fields, room [][]byte) (Members, error) {
+	return walk(body, fields, room)
+}
+
+func walk(body []byte, fields *Fields, room [][]byte) (Members, error) {
+	if len(room) < len(fields.names) {
+		room = make([][]byte, len(fields.names))
+	}
+	room = room[:len(fields.names)]
+	clear(room)
+	m := Members{fields: fields, raw: room}
 	if bytes.HasPrefix(body, []byte("\xef\xbb\xbf")) {
 		return m, &BodyError{Reason: "the body begins with a byte order mark"}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/levelrail/levelrail/caddymodule/handover"
 	"github.com/levelrail/levelrail/caddymodule/link"
 )
 
@@ -86,7 +87,7 @@ func (a *App) defaults() error {
 	if err := stateDir(a.StateDir); err != nil {
 		return fmt.Errorf("levelrail: %w", err)
 	}
-	a.key = sharedKey{socket: socket, dir: a.StateDir}
+	a.key = sharedKey{socket: socket, dir: handover.Directory(a.StateDir)}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/levelrail/levelrail/caddymodule/gateway"
+	"github.com/levelrail/levelrail/caddymodule/handover"
 )
 
 func init() {
@@ -65,6 +66,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	h.shared.enter()
 	defer h.shared.leave()
+	if handover.Leaving() {
+		w.Header().Set("Connection", "close")
+	}
 	if !h.CrossOrigin.Allow(h.shared.gateway, w, r) {
 		h.shared.gateway.ServeHTTP(w, r)
 	}

@@ -40,6 +40,7 @@ type shared struct {
 	metrics *metrics
 	log     *currentLog
 	serves  atomic.Pointer[link.Serves]
+	dir     string // of the state
 
 	started sync.Once
 	cancel  context.CancelFunc
@@ -54,7 +55,7 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log)}
+	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log), dir: key.dir}
 	s.serves.Store(new(link.Serves))
 	text := slog.New(s.log.handler())
 	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text,
@@ -82,7 +83,7 @@ func (s *shared) start(log *zap.Logger, serves link.Serves) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel, s.done = cancel, make(chan struct{})
 		var all sync.WaitGroup
-		for _, run := range []func(context.Context){s.link.Run, s.meter.Run, s.keeper.Run, s.wake.Run} {
+		for _, run := range []func(context.Context){s.link.Run, s.meter.Run, s.keeper.Run, s.wake.Run, s.sendLeft} {
 			all.Go(func() { run(ctx) })
 		}
 		go func() { defer close(s.done); all.Wait() }()

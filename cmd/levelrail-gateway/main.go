@@ -1,3 +1,7 @@
+// Listeners speak plain TCP. One of multipath TCP, which Go opens otherwise, cannot be told which of several processes gets
+// new connections, and a process would be replaced with some of them in its hands (package handover).
+//go:debug multipathtcp=0
+
 // Command levelrail-gateway is one Caddy with its standard modules and Levelrail's handler. Without arguments it serves
 // /etc/levelrail/Caddyfile; everything else that Caddy's command can do (validate, adapt, fmt, list-modules …) it can too.
 package main
@@ -30,7 +34,14 @@ func main() {
 		fmt.Printf("levelrail-gateway %s (Caddy %s)\n", levelrail.Version, upstream)
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		if err := joinHandovers(); err != nil {
+			fmt.Fprintln(os.Stderr, "levelrail-gateway:", err)
+			os.Exit(caddy.ExitCodeFailedStartup)
+		}
+	}
 	caddycmd.RegisterCommand(public.Command(defaultConfig))
+	caddycmd.RegisterCommand(replaceCommand())
 	caddycmd.Main()
 }
 

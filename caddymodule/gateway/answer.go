@@ -1,10 +1,11 @@
 package gateway
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -93,9 +94,18 @@ func requestID(h http.Header) string {
 	if v := h["X-Request-Id"]; len(v) == 1 && plainID(v[0]) {
 		return v[0]
 	}
-	var b [12]byte
-	rand.Read(b[:])
-	return "req_" + hex.EncodeToString(b[:])
+	return newRequestID()
+}
+
+// newRequestID makes an id that nothing else has: 96 random bits. It opens nothing, so the runtime's own generator is good
+// enough for it, and costs no call into the kernel.
+func newRequestID() string {
+	var random [12]byte
+	binary.LittleEndian.PutUint64(random[:], rand.Uint64())
+	binary.LittleEndian.PutUint32(random[8:], rand.Uint32())
+	text := [4 + 2*len(random)]byte{'r', 'e', 'q', '_'}
+	hex.Encode(text[4:], random[:])
+	return string(text[:])
 }
 
 func plainID(s string) bool {

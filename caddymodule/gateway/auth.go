@@ -23,17 +23,20 @@ func (x *exchange) findRoute() *openai.Error {
 
 func (x *exchange) lookUp(paths *route.Paths) *openai.Error {
 	m, err := paths.Match(x.r.Method, x.r.URL)
-	var method *route.MethodError
-	switch {
-	case errors.As(err, &method):
-		e := openai.Refuse(http.StatusMethodNotAllowed, openai.CodeMethod, "", "This path is served by another method: "+method.Allow+".")
-		e.Allow = method.Allow
-		return e
-	case err != nil:
-		return openai.Refuse(http.StatusNotFound, openai.CodeUnknownRoute, "", "There is no such path here. Paths are exact, as in /v1/chat/completions.")
+	if err != nil {
+		return noRoute(err)
 	}
 	x.match, x.record.Route = m, m.Path
 	return nil
+}
+
+func noRoute(err error) *openai.Error {
+	if method := new(route.MethodError); errors.As(err, &method) {
+		e := openai.Refuse(http.StatusMethodNotAllowed, openai.CodeMethod, "", "This path is served by another method: "+method.Allow+".")
+		e.Allow = method.Allow
+		return e
+	}
+	return openai.Refuse(http.StatusNotFound, openai.CodeUnknownRoute, "", "There is no such path here. Paths are exact, as in /v1/chat/completions.")
 }
 
 // authorize finds the key. Every key that opens nothing here gets the same answer, so that a guess teaches nothing.
@@ -75,12 +78,12 @@ func bearer(h http.Header) (string, bool) {
 
 // ownRoute settles the model where the host or the key does, and looks the path up again in the model's own table.
 func (x *exchange) ownRoute() *openai.Error {
-	switch models := x.models(); {
+	switch one, n := x.oneModel(); {
 	case x.site != nil:
 		x.model = x.site
-	case len(models) == 1:
-		x.model = models[0]
-	case len(models) == 0: // the model is gone and its key not yet, or not here yet
+	case n == 1:
+		x.model = one
+	case n == 0: // the model is gone and its key not yet, or not here yet
 		if x.match.Kind == route.KindModels || x.match.Kind == route.KindModel {
 			return nil
 		}
@@ -98,10 +101,21 @@ func (x *exchange) ownRoute() *openai.Error {
 	return nil
 }
 
+// oneModel is the first of the key's models that exist, and how many do.
+func (x *exchange) oneModel() (first *route.Model, n int) {
+	for _, name := range x.key.Models {
+		if m, ok := x.table.Model(name); ok {
+			if n++; n == 1 {
+				first = m
+			}
+		}
+	}
+	return first, n
+}
+
 // models are the key's models that exist.
 func (x *exchange) models() []*route.Model {
-	var some [1]*route.Model
-	out := some[:0]
+	var out []*route.Model
 	for _, name := range x.key.Models {
 		if m, ok := x.table.Model(name); ok {
 			out = append(out, m)

@@ -37,6 +37,7 @@ type flight struct {
 	cancel                        context.CancelCauseFunc
 	w                             http.ResponseWriter
 	cancelled                     bool // under the lock of its shard
+	shard                         int  // set by add
 }
 
 // Flights are the requests in flight. The zero Flights is ready. It is split, so that requests do not wait for each other.
@@ -50,12 +51,13 @@ type Flights struct {
 
 var flightSeed = maphash.MakeSeed()
 
-func (s *Flights) shard(f *flight) int {
-	return int(maphash.String(flightSeed, f.id) % uint64(len(s.shards)))
+func (s *Flights) shard(id string) int {
+	return int(maphash.String(flightSeed, id) % uint64(len(s.shards)))
 }
 
 func (s *Flights) add(f *flight) {
-	sh := &s.shards[s.shard(f)]
+	f.shard = s.shard(f.id)
+	sh := &s.shards[f.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.all == nil {
@@ -66,7 +68,7 @@ func (s *Flights) add(f *flight) {
 
 // remove ends a flight and tells whether it was cancelled. After it nobody touches the request's writer.
 func (s *Flights) remove(f *flight) (cancelled bool) {
-	sh := &s.shards[s.shard(f)]
+	sh := &s.shards[f.shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	delete(sh.all, f)
@@ -94,7 +96,7 @@ func (s *Flights) list(model string, now time.Time) []wire.InFlight {
 // end cancels the requests of a model that carry the id, and tells whether there was one. An id may be a client's own, and
 // clients may give one twice.
 func (s *Flights) end(model, id string) (found bool) {
-	sh := &s.shards[s.shard(&flight{id: id})]
+	sh := &s.shards[s.shard(id)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for f := range sh.all {

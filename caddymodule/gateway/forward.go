@@ -66,6 +66,9 @@ func (x *exchange) send(hide, again bool) *openai.Error {
 	x.flight.state.Store(stateAnswering)
 	sent, err := answer.Send(x.w)
 	x.sent(sent)
+	if err == nil {
+		return nil
+	}
 	if f := new(proxy.Failure); errors.As(err, &f) {
 		if x.record.End = f.End; x.wasCancelled() {
 			x.record.End = meter.Cancelled

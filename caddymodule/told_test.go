@@ -21,6 +21,7 @@ type told struct {
 	activity []wire.Activity
 	seen     []wire.Seen
 	answers  map[string]wire.Answer
+	every    map[string][]wire.Answer // to a question that several gateways get
 }
 
 // gatewaySays takes what a gateway says.
@@ -65,9 +66,11 @@ func (c *controlPlane) gatewaySays(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if c.answers == nil {
-			c.answers = map[string]wire.Answer{}
+			c.answers, c.every = map[string]wire.Answer{}, map[string][]wire.Answer{}
 		}
-		c.answers[strings.TrimPrefix(path, "answers/")] = a
+		id := strings.TrimPrefix(path, "answers/")
+		c.answers[id] = a
+		c.every[id] = append(c.every[id], a)
 	default:
 		status = http.StatusNotFound
 	}

@@ -105,6 +105,7 @@ func (w *Waker) Hold(ctx context.Context, model string, wait time.Duration) (*ro
 		case !there:
 			return nil, ErrNotSoon
 		case m.Serving && !m.Asleep:
+			w.asked.Delete(model) // put to sleep again at once, it is asked for again at once
 			return table, nil
 		case !comes(m):
 			return nil, ErrNotSoon

@@ -1,7 +1,6 @@
 package meter
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/levelrail/levelrail"
@@ -25,14 +25,13 @@ const usageFile = "usage.json"
 // them may have been sent. Open sums have none yet: as long as batches wait, sums go on adding up there, so that an outage
 // of days costs no more than a row for each hour, key and model.
 type unsent struct {
-	GatewayID string               `json:"gateway_id"`
-	Sequence  uint64               `json:"sequence"` // the last number given out
-	Batches   []wire.UsageBatch    `json:"batches,omitempty"`
-	Open      []levelrail.Usage    `json:"open,omitempty"`
-	Used      map[string]time.Time `json:"used,omitempty"` // of the open sums
-	Lost      int64                `json:"lost,omitempty"`
+	GatewayID string            `json:"gateway_id"`
+	Sequence  uint64            `json:"sequence"` // the last number given out
+	Batches   []wire.UsageBatch `json:"batches,omitempty"`
+	Open      []*row            `json:"open,omitempty"`
+	Lost      int64             `json:"lost,omitempty"`
 
-	at map[rowKey]int // places in Open
+	at map[rowKey]*row // those of Open; nil until something is added to them
 }
 
 // load reads the file. Without one, or without a directory, the state is empty.
@@ -76,53 +75,68 @@ func (u *unsent) rows() int64 {
 
 // add puts what was counted to the open sums and returns how many rows found theirs there already.
 func (u *unsent) add(t taken) (joined int64) {
+	if len(u.Open) == 0 { // what was taken at once is in it once
+		u.Open, u.at = t.rows, nil
+		u.Lost += t.lost
+		return 0
+	}
 	if u.at == nil {
-		u.at = map[rowKey]int{}
-		for i, r := range u.Open {
-			u.at[keyOf(r)] = i
+		u.at = make(map[rowKey]*row, len(u.Open))
+		for _, r := range u.Open {
+			u.at[keyOf(r.Usage)] = r
 		}
 	}
 	for _, r := range t.rows {
-		i, known := u.at[keyOf(r)]
-		if !known {
-			u.at[keyOf(r)] = len(u.Open)
+		sum := u.at[keyOf(r.Usage)]
+		if sum == nil {
+			u.at[keyOf(r.Usage)] = r
 			u.Open = append(u.Open, r)
 			continue
 		}
-		merge(&u.Open[i], r)
-		u.Open[i].Owner, u.Open[i].Tags = r.Owner, r.Tags // as of the newest request
+		merge(&sum.Usage, r.Usage)
+		sum.Owner, sum.Tags = r.Owner, r.Tags // as of the newest request
+		sum.use(r.Used)
 		joined++
-	}
-	for k, at := range t.used {
-		if u.Used == nil {
-			u.Used = map[string]time.Time{}
-		}
-		u.Used[k] = at
 	}
 	u.Lost += t.lost
 	return joined
 }
 
+// use notes a use, unless a later one is known.
+func (r *row) use(at time.Time) {
+	if at.After(r.Used) {
+		r.Used = at
+	}
+}
+
 // number makes batches of the open sums, of at most that many rows each.
 func (u *unsent) number(most int) {
-	slices.SortFunc(u.Open, func(a, b levelrail.Usage) int {
-		return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.KeyID, b.KeyID), cmp.Compare(a.Model, b.Model))
+	slices.SortFunc(u.Open, func(a, b *row) int {
+		if c := a.Hour.Compare(b.Hour); c != 0 {
+			return c
+		}
+		if c := strings.Compare(a.KeyID, b.KeyID); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Model, b.Model)
 	})
 	for rows := range slices.Chunk(u.Open, max(most, 1)) {
 		u.Sequence++
-		b := wire.UsageBatch{GatewayID: u.GatewayID, Sequence: u.Sequence, Rows: slices.Clone(rows), Dropped: u.Lost}
+		b := wire.UsageBatch{GatewayID: u.GatewayID, Sequence: u.Sequence, Rows: make([]levelrail.Usage, len(rows)), Dropped: u.Lost}
 		u.Lost = 0
-		for _, r := range rows {
-			if at, ok := u.Used[r.KeyID]; ok {
-				if b.LastUsed == nil {
-					b.LastUsed = map[string]time.Time{}
-				}
-				b.LastUsed[r.KeyID] = at
+		for i, r := range rows {
+			b.Rows[i] = r.Usage
+			if r.Used.IsZero() || b.LastUsed[r.KeyID].After(r.Used) {
+				continue
 			}
+			if b.LastUsed == nil {
+				b.LastUsed = make(map[string]time.Time, len(rows))
+			}
+			b.LastUsed[r.KeyID] = r.Used
 		}
 		u.Batches = append(u.Batches, b)
 	}
-	u.Open, u.Used, u.at = nil, nil, nil
+	u.Open, u.at = nil, nil
 }
 
 // accepted forgets what the control plane has. It returns how many rows that were. A control plane that has come further

@@ -3,6 +3,7 @@ package meter
 import (
 	"hash/maphash"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,11 +32,20 @@ type sums struct {
 
 type shard struct {
 	mu   sync.Mutex
-	rows map[rowKey]*levelrail.Usage
+	rows map[rowKey]*row
 	full map[rowKey]struct{} // rows that had no room, so that each counts once
-	used map[string]time.Time
-	_    [64]byte // shards share no cache line
+	lots []row               // memory for rows to come: one by one they would cost more to collect than to count
+	_    [64]byte            // shards share no cache line
 }
+
+// row is one sum, and when its key was last used for it; zero: only refused.
+type row struct {
+	levelrail.Usage
+	Used time.Time `json:"used,omitzero"`
+}
+
+// lot is how many rows' memory is taken at a time, once a shard has more than a few.
+const lot = 32
 
 func newSums() *sums {
 	s := &sums{seed: maphash.MakeSeed()}
@@ -46,7 +56,20 @@ func newSums() *sums {
 }
 
 func (s *shard) clear() {
-	s.rows, s.full, s.used = map[rowKey]*levelrail.Usage{}, nil, map[string]time.Time{}
+	s.rows, s.full, s.lots = map[rowKey]*row{}, nil, nil
+}
+
+// place is memory for one more row.
+func (s *shard) place() *row {
+	if len(s.rows) < lot/4 {
+		return new(row)
+	}
+	if len(s.lots) == 0 {
+		s.lots = make([]row, lot)
+	}
+	r := &s.lots[0]
+	s.lots = s.lots[1:]
+	return r
 }
 
 // counted tells whether a record is usage: a request for inference whose key and model are known. Listing models costs
@@ -61,9 +84,6 @@ func (s *sums) add(r Record) {
 	sh := &s.shards[maphash.String(s.seed, r.KeyID)%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if r.End != Refused {
-		sh.used[r.KeyID] = r.Start.UTC()
-	}
 	row := sh.rows[k]
 	if row == nil {
 		if most := s.most.Load(); s.rows.Add(1) > most && most > 0 {
@@ -77,11 +97,15 @@ func (s *sums) add(r Record) {
 			}
 			return
 		}
-		row = &levelrail.Usage{Hour: time.Unix(k.hour*3600, 0).UTC(), KeyID: r.KeyID, Model: r.Model}
+		row = sh.place()
+		row.Hour, row.KeyID, row.Model = time.Unix(k.hour*3600, 0).UTC(), r.KeyID, r.Model
 		sh.rows[k] = row
 	}
+	if r.End != Refused {
+		row.Used = r.Start.UTC()
+	}
 	row.Owner, row.Tags = r.Owner, r.Tags
-	count(row, r)
+	count(&row.Usage, r)
 }
 
 // count adds one request. A class counts how the request ended for whom: an answer that broke off is the engine's failure
@@ -120,25 +144,25 @@ const statusGone = 499
 
 // taken is what a take returns.
 type taken struct {
-	rows []levelrail.Usage
-	used map[string]time.Time
+	rows []*row
 	lost int64
 }
 
 // take returns what was counted and begins anew. Its rows go on counting against the bound.
-func (s *sums) take() taken {
-	t := taken{used: map[string]time.Time{}}
+func (s *sums) take() (t taken) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		rows, used := sh.rows, sh.used
-		sh.clear()
-		sh.mu.Unlock()
-		for _, row := range rows {
-			t.rows = append(t.rows, *row)
+		rows := sh.rows
+		if len(rows) == 0 { // a shard's map is handed over, or stays the shard's
+			rows, sh.full = nil, nil
+		} else {
+			sh.clear()
 		}
-		for k, at := range used {
-			t.used[k] = at
+		sh.mu.Unlock()
+		t.rows = slices.Grow(t.rows, len(rows))
+		for _, row := range rows {
+			t.rows = append(t.rows, row)
 		}
 	}
 	t.lost = s.lost.Swap(0)

@@ -14,8 +14,11 @@ const wish = `{"include_usage":true}`
 // AskUsage says how a request for a stream has to change for the engine to tell its usage at the end. change is nil where
 // nothing is to be done: the body asks for no stream, or asks for usage itself (asked). The body is one that Walk takes, with
 // stream and stream_options among its fields.
+//
+// Whatever stands for stream, and is not false or null, may be one: vLLM takes 1, "on" and others for true. If an engine
+// takes it for false or refuses it, the options do no harm that the client did not ask for.
 func AskUsage(body []byte, m Members) (change *Change, asked bool) {
-	if v, ok := m.Get("stream"); !ok || string(v) != "true" {
+	if v, ok := m.Get("stream"); !ok || string(v) == "false" || string(v) == "null" {
 		return nil, false
 	}
 	options, ok := m.Get("stream_options")
@@ -27,9 +30,10 @@ func AskUsage(body []byte, m Members) (change *Change, asked bool) {
 		if v, _ := in.Get("include_usage"); string(v) == "true" {
 			return nil, true
 		}
-	} else if string(options) != "null" {
+	} else if options[0] != '{' && string(options) != "null" {
 		return nil, false // the engine refuses it, in its own words
 	}
+	// Options that say include_usage twice, or in another case, are replaced, too: engines disagree on what they say.
 	// Without include_usage the other options say nothing to any engine; with it they would begin to.
 	from, to, ok := span(body, "stream_options")
 	if !ok {

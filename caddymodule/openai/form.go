@@ -2,46 +2,183 @@ package openai
 
 import (
 	"bytes"
-	"io"
-	"mime"
-	"mime/multipart"
+	"strings"
+	"unicode/utf8"
 )
 
-// Bounds of what is read of a form to find its model: uploads are large in one part, and few otherwise.
+// Bounds of what is read of a form to find its model: uploads are large in one part, and few otherwise. Eight headers are
+// what python-multipart takes.
 const (
-	maxParts     = 64
-	maxModelName = 512
+	maxParts       = 64
+	maxModelName   = 512
+	maxPartHeaders = 8
+	maxPartHeader  = 4096
+	maxBoundary    = 70 // RFC 2046
 )
 
 // FormModel finds the model that a multipart form asks for. A form may say it once, as a plain text part; "" means that it
-// does not. Engines disagree on repeated parts and on parts with a file name, so both are refused.
+// does not.
+//
+// Parsers of forms differ in nearly everything that RFC 7578 does not need: what stands before the first boundary and after
+// the last, lines that end with LF, what quotes, backslashes, semicolons and equals signs mean in parameters, parts and
+// parameters that stand twice. So only what HTTP libraries write is read, and everything else is refused: an engine that
+// takes such a form reads the same parts.
 func FormModel(contentType string, body []byte) (string, error) {
-	kind, params, err := mime.ParseMediaType(contentType)
-	if err != nil || kind != "multipart/form-data" || params["boundary"] == "" {
-		return "", &BodyError{Reason: "the Content-Type is not multipart/form-data with a boundary"}
+	boundary, ok := formBoundary(contentType)
+	if !ok {
+		return "", &BodyError{Reason: "the Content-Type is not multipart/form-data with a plain boundary alone"}
 	}
-	r := multipart.NewReader(bytes.NewReader(body), params["boundary"])
+	delimiter := []byte("--" + boundary)
+	rest, ok := bytes.CutPrefix(body, delimiter)
+	if !ok {
+		return "", errForm
+	}
 	model, found := "", false
 	for range maxParts {
-		// Raw: the part as it stands, since engines do not decode a Content-Transfer-Encoding either.
-		p, err := r.NextRawPart()
-		if err == io.EOF && bytes.Contains(body, []byte("--"+params["boundary"]+"--")) { // not cut short
+		if end, ok := bytes.CutPrefix(rest, []byte("--")); ok && (len(end) == 0 || string(end) == "\r\n") {
 			return model, nil
 		}
-		if err != nil {
-			return "", &BodyError{Reason: "the form cannot be read"}
+		if rest, ok = bytes.CutPrefix(rest, []byte("\r\n")); !ok {
+			return "", errForm
 		}
-		if p.FormName() != "model" {
+		// A boundary is random: wherever its text stands it is one, or somebody wants two parsers to disagree.
+		at := bytes.Index(rest, delimiter)
+		if at < 0 {
+			return "", errForm
+		}
+		part, whole := bytes.CutSuffix(rest[:at], []byte("\r\n"))
+		head, text, split := bytes.Cut(part, []byte("\r\n\r\n"))
+		rest = rest[at+len(delimiter):]
+		name, file, ok := partName(string(head))
+		if !whole || !split || !ok {
+			return "", errForm
+		}
+		if !strings.EqualFold(name, "model") {
 			continue
 		}
-		if found || p.FileName() != "" || len(p.Header["Content-Disposition"]) != 1 {
+		if found || file || name != "model" {
 			return "", &BodyError{Field: "model", Reason: "the form's model has to stand once, as text"}
 		}
-		text, err := io.ReadAll(io.LimitReader(p, maxModelName+1))
-		if err != nil || len(text) > maxModelName {
+		if len(text) > maxModelName || !printable(text) {
 			return "", &BodyError{Field: "model", Reason: "the form's model cannot be read"}
 		}
 		model, found = string(text), true
 	}
 	return "", &BodyError{Reason: "the form has too many parts"}
+}
+
+var errForm = &BodyError{Reason: "the form is not written as HTTP libraries write forms"}
+
+// formBoundary reads a Content-Type whose one parameter is the boundary, of letters, digits and - _ . + ' : /, in quotes or
+// not. A charset would change how text is read.
+func formBoundary(contentType string) (string, bool) {
+	kind, b, _ := strings.Cut(contentType, ";")
+	b, ok := strings.CutPrefix(strings.Trim(b, " \t"), "boundary=")
+	if kind != "multipart/form-data" || !ok {
+		return "", false
+	}
+	if q, quoted := strings.CutPrefix(b, `"`); quoted {
+		if b, ok = strings.CutSuffix(q, `"`); !ok {
+			return "", false
+		}
+	}
+	return b, b != "" && len(b) <= maxBoundary && only(b, "-_.+':/")
+}
+
+// partName reads a part's headers, of which one is its Content-Disposition.
+func partName(head string) (name string, file, ok bool) {
+	lines := strings.Split(head, "\r\n")
+	if len(lines) > maxPartHeaders {
+		return "", false, false
+	}
+	found := false
+	for _, line := range lines {
+		header, value, ok := strings.Cut(line, ":")
+		if value = strings.TrimPrefix(value, " "); !ok || len(line) > maxPartHeader || header == "" || !only(header, "-_") || value == "" || value != strings.Trim(value, " \t") || !printable([]byte(value)) {
+			return "", false, false
+		}
+		switch {
+		case strings.EqualFold(header, "Content-Disposition"):
+			if found {
+				return "", false, false
+			}
+			found = true
+			if name, file, ok = disposition(value); !ok {
+				return "", false, false
+			}
+		case strings.EqualFold(header, "Content-Transfer-Encoding"): // some decode it
+			if v := strings.ToLower(value); v != "binary" && v != "8bit" && v != "7bit" {
+				return "", false, false
+			}
+		}
+	}
+	return name, file, found
+}
+
+// disposition reads form-data with a name and, of a file, its name in one or two spellings. Names of fields are letters,
+// digits and - _ . [ ], with which no parser does anything; a file's may hold all but quotes, backslashes and semicolons.
+func disposition(value string) (name string, file, ok bool) {
+	params, ok := strings.CutPrefix(value, "form-data;")
+	if !ok {
+		return "", false, false
+	}
+	seen := map[string]bool{}
+	for p := range strings.SplitSeq(params, ";") {
+		key, v, ok := strings.Cut(strings.TrimLeft(p, " "), "=")
+		if !ok || seen[key] {
+			return "", false, false
+		}
+		seen[key] = true
+		quoted := len(v) >= 2 && v[0] == '"' && v[len(v)-1] == '"'
+		if quoted {
+			v = v[1 : len(v)-1]
+		}
+		switch key {
+		case "name":
+			more := "-_."
+			if quoted {
+				more = "-_.[]"
+			}
+			if name, ok = v, v != "" && only(v, more); !ok {
+				return "", false, false
+			}
+		case "filename":
+			if file = true; strings.ContainsAny(v, `"\`) || !quoted && (v == "" || !only(v, tokenMarks)) {
+				return "", false, false
+			}
+		case "filename*":
+			// Of another charset, or without one, parsers drop the part or refuse the form.
+			const utf = "utf-8''"
+			if file = true; len(v) <= len(utf) || !strings.EqualFold(v[:len(utf)], utf) || !only(v[len(utf):], tokenMarks) {
+				return "", false, false
+			}
+		default:
+			return "", false, false
+		}
+	}
+	return name, file, seen["name"]
+}
+
+// tokenMarks are what a token may hold beside letters and digits, but the asterisk.
+const tokenMarks = "!#$%&'+-.^_`|~"
+
+// only tells whether a text has but ASCII letters, digits and those given.
+func only(s, more string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9') && strings.IndexByte(more, c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// printable tells whether bytes are UTF-8 without control characters, but tabs.
+func printable(b []byte) bool {
+	for _, c := range b {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return utf8.Valid(b)
 }

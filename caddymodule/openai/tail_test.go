@@ -179,32 +179,6 @@ func TestTailCompressed(t *testing.T) {
 	}
 }
 
-// FuzzTail: a stream's usage does not depend on how it is cut into pieces, and nothing makes the reader hold more than a line.
-func FuzzTail(f *testing.F) {
-	f.Add([]byte(usageEvent+"\r\n\r\ndata: [DONE]\n\n"), 3)
-	f.Add([]byte(": ping\n\ndata: {\"error\":{}}\n\n"), 1)
-	f.Add([]byte("data: {\"usage\":{\"prompt_tokens\":1}}\r\rdata:x"), 2)
-	f.Fuzz(func(t *testing.T, stream []byte, piece int) {
-		whole, cut := NewTail("text/event-stream", "", testScan), NewTail("text/event-stream", "", testScan)
-		whole.Write(stream)
-		if piece < 1 {
-			piece = 1
-		}
-		for rest := stream; len(rest) > 0; {
-			n := min(piece, len(rest))
-			cut.Write(rest[:n])
-			rest = rest[n:]
-		}
-		if whole.Border() != cut.Border() {
-			t.Fatalf("border %v and %v", whole.Border(), cut.Border())
-		}
-		a, b := whole.End(), cut.End()
-		if fmt.Sprint(a.Usage) != fmt.Sprint(b.Usage) || a.EngineError != b.EngineError || a.Done != b.Done {
-			t.Fatalf("whole %+v %v, in pieces %+v %v", a, a.Usage, b, b.Usage)
-		}
-	})
-}
-
 // BenchmarkTailOneByteLines is the worst that an engine can do to the reader; it stays in proportion to the bytes.
 func BenchmarkTailOneByteLines(b *testing.B) {
 	lines := []byte(strings.Repeat("\r", 32<<10))

@@ -2,13 +2,11 @@ package openai
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
-	"unicode/utf8"
 )
 
 var testFields = NewFields("model", "max_tokens", "n", "stream")
@@ -90,103 +88,6 @@ func TestText(t *testing.T) {
 			t.Errorf("%s: %q was taken", raw, got)
 		}
 	}
-}
-
-// FuzzWalk holds the scanner against encoding/json: what it takes is JSON there too, with the same members and values, and
-// what it refuses is either no JSON or one of the named differences.
-func FuzzWalk(f *testing.F) {
-	for _, s := range []string{`{}`, `{"model":"a"}`, `{"mod\u0065l":"a","n":1}`, `{"a":[1,2,{"b":null}],"n":-1.5e3}`, `{"Model":1}`, `{"a":1,"a":2}`, `{"a":"\ud83d\ude00"}`, `{"a":"\ud800"}`, `[1]`, `{"a":1}x`,
-		`{"a":01}`, `{"a":1.}`, `{"a":"` + "\x01" + `"}`, "\xef\xbb\xbf{}", "{\"a\":\"\xff\"}", `{"a":NaN}`, `{"a":{"b":[[[]]]}}`, `{"`, `{"a":"\`, `{"12345678":"12345678"}`, `{"1234567":"1234567\\"}`, `{"a":"1234567` + "\n" + `"}`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		m, err := Walk(body, testFields)
-		if err != nil {
-			var b *BodyError
-			if !errors.As(err, &b) {
-				t.Fatalf("%T", err)
-			}
-			if json.Valid(body) && utf8.Valid(body) && !expected(body) {
-				t.Fatalf("%q was refused: %v", body, err)
-			}
-			return
-		}
-		var want map[string]json.RawMessage
-		if err := json.Unmarshal(body, &want); err != nil {
-			t.Fatalf("%q was taken, encoding/json says %v", body, err)
-		}
-		for _, f := range testFields.names {
-			got, ok := m.Get(f)
-			if raw, there := want[f]; there != ok || !bytes.Equal(bytes.TrimSpace(raw), got) {
-				t.Fatalf("%q: %s is %q, encoding/json says %q", body, f, got, raw)
-			}
-		}
-		// Whatever an engine in Go would read case-insensitively is what was found.
-		var folded struct {
-			Model any `json:"model"`
-			N     any `json:"n"`
-		}
-		if err := json.Unmarshal(body, &folded); err != nil {
-			t.Fatal(err)
-		}
-		for name, v := range map[string]any{"model": folded.Model, "n": folded.N} {
-			raw, ok := m.Get(name)
-			var exact any
-			if ok {
-				json.Unmarshal(raw, &exact)
-			}
-			if fmt.Sprint(exact) != fmt.Sprint(v) {
-				t.Fatalf("%q: %s is %v, an engine in Go would read %v", body, name, exact, v)
-			}
-		}
-	})
-}
-
-// expected tells whether a valid JSON text is one of those that are refused on purpose.
-func expected(body []byte) bool {
-	if b := bytes.TrimLeft(body, " \t\r\n"); len(b) == 0 || b[0] != '{' {
-		return true
-	}
-	if bytes.Contains(body, []byte(`\ud`)) || bytes.Contains(body, []byte(`\uD`)) || bytes.Contains(body, []byte(`\Ud`)) {
-		return true // perhaps half a pair in a name
-	}
-	depth, most := 0, 0
-	for _, c := range body { // an upper bound: brackets in strings count too
-		switch c {
-		case '{', '[':
-			depth++
-			most = max(most, depth)
-		case '}', ']':
-			depth--
-		}
-	}
-	if most >= maxDepth {
-		return true
-	}
-	seen := map[string]bool{}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.Token()
-	for d.More() {
-		tok, err := d.Token()
-		name, ok := tok.(string)
-		if err != nil || !ok {
-			return true
-		}
-		if seen[name] {
-			return true
-		}
-		seen[name] = true
-		for _, f := range testFields.names {
-			if name != f && strings.EqualFold(name, f) {
-				return true
-			}
-		}
-		var v json.RawMessage
-		if d.Decode(&v) != nil {
-			return true
-		}
-	}
-	return len(seen) > maxMembers
 }
 
 // BenchmarkWalk is the check of a chat body of two sizes.

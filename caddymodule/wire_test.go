@@ -136,7 +136,6 @@ func TestEngineWire(t *testing.T) {
 		"an empty reason":                {"HTTP/1.1 200 \r\n" + js + length + "\r\n" + body, keep, 200, body},
 		"100 first":                      {"HTTP/1.1 100 Continue\r\n\r\n" + ok + js + length + "\r\n" + body, keep, 200, body},
 		"102 and 103 first":              {"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + ok + js + length + "\r\n" + body, keep, 200, body},
-		"twice the same length":          {ok + js + length + length + "\r\n" + body, keep, 200, body},
 		"an engine's own refusal":        {"HTTP/1.1 422 Unprocessable Entity\r\n" + js + length + "\r\n" + body, keep, 422, body},
 		"an engine's own failure":        {"HTTP/1.1 500 Internal Server Error\r\n" + js + te + "\r\na\r\n" + body + "\r\n0\r\n\r\n", keep, 500, body},
 		"more than it said":              {ok + js + length + "\r\n" + body + poison, keep, 200, body},

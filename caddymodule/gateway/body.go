@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/http"
@@ -73,11 +74,17 @@ func (x *exchange) readBody() *openai.Error {
 		x.r.Body = http.NoBody
 	}
 	body, err := proxy.ReadBody(x.r.Body, most)
+	if err != nil {
+		return x.noBody(err, most)
+	}
+	x.body, x.whole = body, true
+	return nil
+}
+
+// noBody is the answer when the body could not be read.
+func (x *exchange) noBody(err error, most int64) *openai.Error {
 	var timeout net.Error
 	switch {
-	case err == nil:
-		x.body, x.whole = body, true
-		return nil
 	case errors.Is(err, proxy.ErrTooLarge):
 		return tooLarge(most)
 	case errors.As(err, &timeout) && timeout.Timeout():
@@ -109,10 +116,17 @@ func tooLarge(most int64) *openai.Error {
 // checkType holds the Content-Type against the route, and refuses encodings: a compressed body can be neither checked nor
 // bounded. What goes to the engine is a type of the gateway's own, because engines read a body by it.
 func (x *exchange) checkType() *openai.Error {
-	if e := x.r.Header.Values("Content-Encoding"); len(e) > 0 && !(len(e) == 1 && strings.EqualFold(e[0], "identity")) {
+	if e := x.r.Header["Content-Encoding"]; len(e) > 0 && !(len(e) == 1 && strings.EqualFold(e[0], "identity")) {
 		return mediaType("Send the body without Content-Encoding.")
 	}
-	given := x.r.Header.Get("Content-Type")
+	given := ""
+	if all := x.r.Header["Content-Type"]; len(all) > 0 {
+		given = all[0]
+	}
+	if given == jsonType && !x.match.Multipart { // what nearly everybody sends
+		x.sentAs = jsonType
+		return nil
+	}
 	if x.match.Multipart {
 		if openai.MediaType(given) != "multipart/form-data" {
 			return mediaType("Send the body as multipart/form-data.")
@@ -120,12 +134,14 @@ func (x *exchange) checkType() *openai.Error {
 		x.sentAs = given
 		return nil
 	}
-	if t := openai.MediaType(given); t != "application/json" && given != "" || !utf8Charset(given) {
+	if t := openai.MediaType(given); t != jsonType && given != "" || !utf8Charset(given) {
 		return mediaType("Send the body as JSON in UTF-8, with Content-Type: application/json.")
 	}
-	x.sentAs = "application/json"
+	x.sentAs = jsonType
 	return nil
 }
+
+const jsonType = "application/json"
 
 func mediaType(message string) *openai.Error {
 	return openai.Refuse(http.StatusUnsupportedMediaType, openai.CodeMediaType, "", message)
@@ -201,7 +217,10 @@ func (x *exchange) bodyModel() (name string, said bool, refusal *openai.Error) {
 		return name, name != "", badBody(err)
 	}
 	fields, refuse := fieldsOf(x.model)
-	members, err := openai.Walk(x.body.Bytes(), fields)
+	if n := fields.Len(); len(x.room) < n {
+		x.room = make([][]byte, n)
+	}
+	members, err := openai.WalkInto(x.body.Bytes(), fields, x.room)
 	if err != nil {
 		return "", false, badBody(err)
 	}
@@ -215,10 +234,26 @@ func (x *exchange) bodyModel() (name string, said bool, refusal *openai.Error) {
 	if !said || string(raw) == "null" {
 		return "", false, nil
 	}
+	if name, said = x.ownName(raw); said {
+		return name, true, nil
+	}
 	if name, err = openai.Text(raw); err != nil {
 		return "", false, openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, "model", "The model's name has to be a string.")
 	}
 	return name, true, nil
+}
+
+// ownName is the name of the request's model that a raw value holds, if it is one: then its text need not be made anew.
+func (x *exchange) ownName(raw []byte) (string, bool) {
+	if x.model == nil || len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
+		return "", false
+	}
+	for _, n := range x.model.Names {
+		if string(raw[1:len(raw)-1]) == n {
+			return n, true
+		}
+	}
+	return "", false
 }
 
 func badBody(err error) *openai.Error {

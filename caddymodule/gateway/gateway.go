@@ -86,6 +86,7 @@ type exchange struct {
 	gate    *limit.Gate  // the slot taken
 	body    *proxy.Body
 	members openai.Members // of a JSON body, by the model's fields once it is known
+	room    [][]byte       // members' memory, which stays when the request has ended
 	whole   bool           // the request's body has been read to its end
 	sentAs  string
 
@@ -107,7 +108,7 @@ var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
 func (g *Gateway) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	x := exchanges.Get().(*exchange)
-	*x = exchange{Gateway: g, w: w, r: r, table: g.Table()}
+	*x = exchange{Gateway: g, w: w, r: r, table: g.Table(), room: x.room}
 	x.whole = r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0
 	x.record = meter.Record{RequestID: requestID(r.Header), Method: method(r.Method), Start: g.Now(), End: meter.Complete}
 	h := w.Header()
@@ -149,7 +150,8 @@ func (x *exchange) finish() {
 		rec.Model = x.model.Name
 	}
 	x.Sink.Record(*rec)
-	*x = exchange{}
+	clear(x.room)
+	*x = exchange{room: x.room}
 	exchanges.Put(x)
 	if panicked != nil {
 		panic(panicked)

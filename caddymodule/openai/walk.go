@@ -30,6 +30,9 @@ func NewFields(names ...string) *Fields {
 	return f
 }
 
+// Len is how many names the set has.
+func (f *Fields) Len() int { return len(f.names) }
+
 // Members is what a Walk found: the raw JSON of each field of the set, by name.
 type Members struct {
 	fields *Fields

@@ -14,7 +14,7 @@ export CGO_ENABLED ?= 0
 
 GOTEST := go run ./test/slow --
 # Everything that needs neither root nor the network, and what it is made of.
-UNIT = $$(go list ./... | grep -v '^github.com/levelrail/levelrail/test/')
+UNIT = $$(go list ./... | grep -v '^github.com/levelrail/levelrail/test/') ./test/parsers
 # Where goroutines meet: the request path, the store, and what watches them.
 RACE = ./raftstore/... ./controlplane/... ./caddymodule/... ./agent/... ./client/...
 
@@ -45,6 +45,10 @@ test-unit: need-go ## format, vet and unit tests: neither root nor GPU nor netwo
 test-race: need-go ## the same tests under the race detector, for the request path, the store and the agent
 	@test/need gcc libc6-dev
 	@CGO_ENABLED=1 test/stage 'race detector' $(GOTEST) -race $(RACE)
+
+.PHONY: fuzz
+fuzz: need-go ## each fuzzer for FUZZTIME=10m, one after another, with counts (FUZZ=pattern: those alone)
+	@FUZZTIME='$(or $(FUZZTIME),10m)' FUZZ='$(FUZZ)' test/fuzz/run
 
 .PHONY: test-host
 test-host: need-root $(if $(HAVE_DEBS),,deb) ## tests on booted Debian 12, 13 and 14 hosts with real engines (root)

@@ -50,7 +50,7 @@ func FormModel(contentType string, body []byte) (string, error) {
 		head, text, split := bytes.Cut(part, []byte("\r\n\r\n"))
 		rest = rest[at+len(delimiter):]
 		name, file, ok := partName(string(head))
-		if !whole || !split || !ok {
+		if !whole || !split || !ok || !file && !utf8.Valid(text) { // Starlette falls back to Latin-1
 			return "", errForm
 		}
 		if !strings.EqualFold(name, "model") {

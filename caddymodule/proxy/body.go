@@ -9,7 +9,7 @@ import (
 )
 
 // Body is a request's whole body, in memory from the first check until the engine has it. Its buffer comes from a pool and
-// goes back when both the gateway and the transport, which may go on reading after an answer, have let go.
+// goes back when both the gateway and whoever writes it, which may go on after an answer, have let go.
 type Body struct {
 	buf  *[]byte
 	uses atomic.Int32
@@ -68,41 +68,5 @@ func (b *Body) Release() {
 	}
 }
 
-// open returns a reader for the transport, which closes it once it is done.
-func (b *Body) open() io.ReadCloser {
-	b.uses.Add(1)
-	return &bodyReader{body: b}
-}
-
-// bodyReader copies out under a lock, because a transport may close it while it reads: after the close nobody looks at the
-// buffer any more, so the next request can have it.
-type bodyReader struct {
-	mu   sync.Mutex
-	body *Body // nil once closed
-	at   int
-}
-
-func (r *bodyReader) Read(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.body == nil {
-		return 0, errors.New("read of a closed body")
-	}
-	all := r.body.Bytes()
-	if r.at == len(all) {
-		return 0, io.EOF
-	}
-	n := copy(p, all[r.at:])
-	r.at += n
-	return n, nil
-}
-
-func (r *bodyReader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.body != nil {
-		r.body.Release()
-		r.body = nil
-	}
-	return nil
-}
+// hold makes the body stay until one more Release.
+func (b *Body) hold() { b.uses.Add(1) }

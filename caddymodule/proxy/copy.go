@@ -1,26 +1,13 @@
 package proxy
 
 import (
-	"errors"
 	"io"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/openai"
-)
-
-// Sizes of the copy buffer: an event is small, and a thousand open streams each hold one.
-const (
-	eventBuffer = 4 << 10
-	plainBuffer = 32 << 10
-)
-
-var (
-	eventBuffers = sync.Pool{New: func() any { b := make([]byte, eventBuffer); return &b }}
-	plainBuffers = sync.Pool{New: func() any { b := make([]byte, plainBuffer); return &b }}
 )
 
 // Progress is how far an answer has come, for whoever asks while it is sent.
@@ -37,49 +24,32 @@ type Sent struct {
 	Seen      openai.Seen
 }
 
-// Send writes the answer to the client as it comes. When the length is unknown or the answer is an event stream, the
-// headers go out before the first byte of the body is there, and every piece is flushed. The error is a *Failure; by then
-// the headers are sent, so all that is left is to cut the connection.
+// Send writes the answer to the client as it comes. When the length is unknown or the answer is an event stream, nothing is
+// held back while the engine is waited for: the headers go out before the first byte of the body is there, and every piece
+// when it is. The error is a *Failure; by then the headers are sent, so all that is left is to cut the connection.
 func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
-	h := w.Header()
-	events := openai.MediaType(a.Header.Get("Content-Type")) == "text/event-stream"
+	kind, encoding := a.Header[contentType], a.Header[contentEncoding]
+	events := openai.MediaType(kind) == "text/event-stream"
 	var hide *openai.Hider
-	if a.call.Hide && events && a.Header.Get("Content-Encoding") == "" {
+	if a.call.Hide && events && encoding == "" {
 		hide, a.ContentLength = new(openai.Hider), -1 // what is left of it has another length
 	}
-	answerHeader(h, a)
-	if events { // proxies in front must not collect events
-		h["Cache-Control"] = []string{"no-cache"}
-		h["X-Accel-Buffering"] = []string{"no"}
-	}
-	a.watch.output()
+	answerHeader(w.Header(), a, events)
 	w.WriteHeader(a.StatusCode)
 
-	pool := &plainBuffers
-	if events {
-		pool = &eventBuffers
-	}
-	buf := pool.Get().(*[]byte)
-	defer pool.Put(buf)
 	rc := http.NewResponseController(w)
-	flush := events || a.ContentLength < 0
-	tail := openai.NewTail(a.Header.Get("Content-Type"), a.Header.Get("Content-Encoding"), a.call.Limits.UsageScanBytes)
+	flushes := events || a.ContentLength < 0
+	unflushed := true // the headers
+	tail := openai.NewTail(kind, encoding, a.call.Limits.UsageScanBytes)
 	defer tail.End() // a compressed answer's copy is read by somebody
 	sent := Sent{Stream: events}
-	if flush {
-		if err := rc.Flush(); err != nil {
-			return sent, a.clientGone(err)
-		}
-	}
 	write := func(p []byte) error {
 		if len(p) == 0 {
 			return nil
 		}
 		n, err := w.Write(p)
 		sent.Bytes += int64(n)
-		if err == nil && flush {
-			err = rc.Flush()
-		}
+		unflushed = true
 		if a.call.Progress != nil {
 			a.call.Progress.Bytes.Store(sent.Bytes)
 			a.call.Progress.Events.Store(tail.Events())
@@ -87,14 +57,12 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 		return err
 	}
 	for {
-		n, err := a.Body.Read(*buf)
-		if n > 0 {
+		piece, err := a.body.buffered(a.conn)
+		if len(piece) > 0 {
 			if sent.FirstByte.IsZero() {
 				sent.FirstByte = time.Now()
 			}
-			a.watch.stop() // a client that reads slowly is not the engine's silence
-			tail.Write((*buf)[:n])
-			piece := (*buf)[:n]
+			tail.Write(piece)
 			if hide != nil {
 				piece = hide.Pass(piece)
 			}
@@ -102,10 +70,18 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 				sent.Seen = tail.End()
 				return sent, a.clientGone(werr)
 			}
-			a.watch.output()
 		}
 		if err == nil {
-			continue
+			if flushes && unflushed {
+				if ferr := rc.Flush(); ferr != nil {
+					sent.Seen = tail.End()
+					return sent, a.clientGone(ferr)
+				}
+				unflushed = false
+			}
+			if err = a.wait(); err == nil {
+				continue
+			}
 		}
 		border := tail.Border()
 		sent.Seen = tail.End()
@@ -114,13 +90,21 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 				return sent, a.clientGone(werr)
 			}
 		}
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF {
 			return sent, nil
 		}
-		f := failure(a.ctx, a.client, err)
-		if border && f.End != meter.ClientGone {
+		f, ok := err.(*Failure)
+		if !ok {
+			f = a.failed(err)
+		}
+		if f.End != meter.ClientGone {
 			// A stream's reader may not notice a cut; an error event it does. The cut that follows says it again.
-			write(lastWords(f).Event())
+			if border {
+				write(lastWords(f).Event())
+			}
+			if flushes {
+				rc.Flush()
+			}
 		}
 		return sent, f
 	}

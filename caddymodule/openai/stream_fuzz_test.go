@@ -84,6 +84,7 @@ func FuzzTail(f *testing.F) {
 	for i, s := range streamSeeds {
 		f.Add([]byte(s), []byte{byte(i % 7), 3})
 	}
+	f.Add([]byte(": ping pong\r\n\r\nid: 30000\r\r"+usageEvent+"\n\n"), []byte{1, 30})
 	f.Fuzz(func(t *testing.T, stream, cuts []byte) {
 		read := func(stream, cuts []byte) (Seen, string, bool) {
 			tail := NewTail("text/event-stream", "", testScan)
@@ -160,6 +161,7 @@ func FuzzHider(f *testing.F) {
 	for i, s := range streamSeeds {
 		f.Add([]byte(s), []byte{byte(i % 5), 2})
 	}
+	f.Add([]byte(": ping pong\n"+vllm+"\n\ndata: [DONE]\n\n"), []byte{1, 30})
 	f.Fuzz(func(t *testing.T, stream, cuts []byte) {
 		run := func(cuts []byte) string {
 			var h Hider

@@ -205,6 +205,8 @@ func FuzzWalk(f *testing.F) {
 			t.Fatalf("%T", err)
 		} else if err != nil && json.Valid(body) && utf8.Valid(body) && !expected(body) {
 			t.Fatalf("%q was refused: %v", body, err)
+		} else if err == nil && (!json.Valid(body) || !utf8.Valid(body)) {
+			t.Fatalf("%q was taken, and is no JSON", body)
 		}
 		m, want, ok := gatewayReading(body)
 		if !ok {

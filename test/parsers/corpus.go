@@ -89,5 +89,10 @@ func Forms() []Form {
 	for _, contentType := range []string{`multipart/form-data; boundary=y=x`, `multipart/form-data; boundary=x; boundary=y`, `multipart/form-data; a="; boundary=y"; boundary=x`} {
 		out = append(out, Form{contentType, []byte("--x\r\n" + named + "\r\n\r\na\r\n--x--\r\n--y\r\n" + named + "\r\n\r\nb\r\n--y--\r\n--y=x\r\n" + named + "\r\n\r\nc\r\n--y=x--\r\n")})
 	}
+	// A part whose text is a form to whoever finds another boundary.
+	inner := "--y=x\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\n--x\r\n" + named + "\r\n\r\nother\r\n--x--\r\n--y=x--\r\n"
+	for _, contentType := range []string{`multipart/form-data; boundary=y=x`, `multipart/form-data; boundary="y=x"`, `multipart/form-data; boundary="y=x"; boundary=x`} {
+		out = append(out, Form{contentType, []byte(inner)})
+	}
 	return out
 }

@@ -119,7 +119,7 @@ func replaceCommand() caddycmd.Command {
 			if err := replace(); err != nil {
 				// Not as an error of Caddy's, which would be a line of JSON.
 				fmt.Fprintln(os.Stderr, "levelrail-gateway:", err)
-				return caddy.ExitCodeFailedStartup, nil
+				os.Exit(caddy.ExitCodeFailedStartup)
 			}
 			return caddy.ExitCodeSuccess, nil
 		}}

@@ -81,23 +81,76 @@ done`)
 	}
 }
 
-// TestGatewayRestartsForANewProgramOnly: reinstalling the same gateway reloads it in place, since a restart would end
-// streams; another program takes its place.
-func TestGatewayRestartsForANewProgramOnly(t *testing.T) {
-	t.Parallel()
-	h := install(t, hosttest.Trixie, "levelrail-gateway")
-	deb := debs(t, "levelrail-gateway")[0]
-	const unit = "levelrail-gateway.service"
-	before := pid(t, h, unit)
-	h.Apt(append([]string{"install", "--reinstall"}, h.CopyDebs(deb)...)...)
-	h.WaitActive(unit)
-	if now := pid(t, h, unit); now != before {
-		t.Errorf("reinstalling the same gateway restarted it: process %d, before %d", now, before)
-	}
-	h.InstallDebs(newer(t, deb, "usr/bin/levelrail-gateway"))
-	h.WaitActive(unit)
-	if now := pid(t, h, unit); now == before {
-		t.Errorf("a new gateway was installed and the old one runs on: process %d", now)
+// TestGatewayIsReplacedForAReason: reinstalling the same gateway reloads it in place; a new program or another environment
+// puts a new process in its place, also while an earlier one still leaves. Stopping ends all of them, and the next start,
+// also after a reboot in the middle, is one process again that goes on with what the newest had. Debian 12 has the oldest
+// systemd and Debian 14 the newest.
+func TestGatewayIsReplacedForAReason(t *testing.T) {
+	for _, suite := range []hosttest.Suite{hosttest.Bookworm, hosttest.Forky} {
+		t.Run(string(suite), func(t *testing.T) {
+			t.Parallel()
+			h := install(t, suite, "levelrail-gateway")
+			deb := debs(t, "levelrail-gateway")[0]
+			const unit = "levelrail-gateway.service"
+			first := pid(t, h, unit)
+			replaced := func(by string, before int) int {
+				t.Helper()
+				h.WaitActive(unit)
+				now := pid(t, h, unit)
+				if now == before {
+					t.Errorf("%s left the process, %d, in its place", by, now)
+				}
+				return now
+			}
+			count := func() int {
+				return len(strings.Fields(h.Run("cat /sys/fs/cgroup/system.slice/" + unit + "/cgroup.procs 2>/dev/null || true")))
+			}
+
+			h.Apt(append([]string{"install", "--reinstall"}, h.CopyDebs(deb)...)...)
+			if now := pid(t, h, unit); now != first || count() != 1 {
+				t.Errorf("reinstalling the same gateway replaced it: process %d, before %d", now, first)
+			}
+			h.Run("echo HTTPS_PROXY=http://proxy.example.com:3128 >>/etc/default/levelrail-gateway; systemctl reload levelrail-gateway")
+			second := replaced("another environment", first)
+			h.Run("tr '\\0' '\\n' </proc/" + fmt.Sprint(second) + "/environ | grep -q ^HTTPS_PROXY=")
+			h.InstallDebs(newer(t, deb, "usr/bin/levelrail-gateway"))
+			third := replaced("a new program", second)
+			if n := count(); n < 2 {
+				t.Errorf("there are %d processes, want the new one and one that leaves", n)
+			}
+			if log := h.Journal("-u", unit); strings.Contains(log, "Got notification message") || strings.Contains(log, "not our child") {
+				t.Errorf("systemd wonders:\n%s", log)
+			}
+			began := time.Now()
+			h.Run("systemctl stop levelrail-gateway")
+			if took := time.Since(began); count() != 0 || took > 20*time.Second {
+				t.Errorf("stopping took %s and left %d processes", took, count())
+			}
+			state := strings.TrimSpace(h.Run("cat /var/lib/levelrail/gateway/.main"))
+			h.Run("systemctl start levelrail-gateway")
+			fourth := replaced("a restart", third)
+
+			h.Run("levelrail-gateway replace")
+			replaced("a replacement by hand", fourth)
+			now := strings.TrimSpace(h.Run("cat /var/lib/levelrail/gateway/.main"))
+			if now == state {
+				t.Errorf("a new process has the place of the one that it replaces: %q", now)
+			}
+			h.Reboot()
+			h.WaitActive(unit)
+			if n := count(); n != 1 {
+				t.Errorf("after a reboot there are %d processes", n)
+			}
+			if main := strings.TrimSpace(h.Run("cat /var/lib/levelrail/gateway/.main")); main != now {
+				t.Errorf("after a reboot the gateway goes on with %q, and the newest had %q", main, now)
+			}
+			if log := h.Journal("-u", unit); strings.Contains(log, "left-over process") {
+				t.Errorf("a start found another process:\n%s", log)
+			}
+			h.Run("test $(systemctl show -p NRestarts --value " + unit + ") = 0")
+			h.Apt("purge", "levelrail-gateway")
+			h.Run("test ! -e /var/lib/levelrail/gateway")
+		})
 	}
 }
 

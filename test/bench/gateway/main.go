@@ -91,6 +91,7 @@ func main() {
 	defer stop()
 	b.ctx = ctx
 	missed, err := b.run(wanted)
+	prefer(0) // the session may be somebody's shell
 	err = errors.Join(err, os.RemoveAll(dir))
 	if err != nil {
 		fail(err)
@@ -98,6 +99,16 @@ func main() {
 	if b.check && missed > 0 {
 		fail(fmt.Errorf("%d floors missed", missed))
 	}
+}
+
+// priority is the niceness of the programs under test and of the load.
+const priority = -15
+
+// prefer sets the niceness of this thread, and of its session against others, where the kernel shares the cores out by
+// session (autogroups). Without the right to it nothing changes.
+func prefer(nice int) {
+	syscall.Setpriority(syscall.PRIO_PROCESS, 0, nice)
+	os.WriteFile("/proc/self/autogroup", []byte(strconv.Itoa(nice)), 0)
 }
 
 func fail(err error) {
@@ -133,6 +144,8 @@ func again() error {
 	if err := rig.Pin(load); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
+	// Where that is allowed (root), what is measured goes before what else runs here; else rounds are measured again.
+	prefer(priority)
 	self, err := os.Executable()
 	if err != nil {
 		return err

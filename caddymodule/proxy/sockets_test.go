@@ -61,7 +61,16 @@ func newEngine(t *testing.T, network string, serve func(c net.Conn, n int64)) *e
 			c.Close()
 		}
 		mu.Unlock()
-		running.Wait()
+		ended := make(chan struct{})
+		go func() {
+			running.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second): // it waits for a test that has failed
+			t.Error("an engine does not end")
+		}
 	})
 	return e
 }

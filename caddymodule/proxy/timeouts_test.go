@@ -81,23 +81,24 @@ func TestHeaderTimeout(t *testing.T) {
 func TestSlowWriting(t *testing.T) {
 	t.Parallel()
 	networks(t, func(t *testing.T, network string) {
+		const pieces, piece = 6, 4 << 20
 		s := newEngine(t, network, func(c net.Conn, _ int64) {
-			tick := time.NewTicker(300 * time.Millisecond)
+			if tcp, ok := c.(*net.TCPConn); ok {
+				tcp.SetReadBuffer(64 << 10) // or the system would take most of it at once
+			}
+			tick := time.NewTicker(600 * time.Millisecond) // 3.6 s in all
 			defer tick.Stop()
-			for range 5 {
-				if _, err := io.CopyN(io.Discard, c, 4<<20); err != nil {
+			for range pieces {
+				<-tick.C
+				if _, err := io.CopyN(io.Discard, c, piece); err != nil {
 					return
 				}
-				<-tick.C
 			}
-			if req, _ := request(bufio.NewReader(io.MultiReader(strings.NewReader("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n"), c))); req == nil {
-				return
-			}
-			<-tick.C
 			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			io.Copy(io.Discard, c)
 		})
-		c := call(t, strings.Repeat("x", 24<<20), s.target)
-		c.Limits.HeaderTimeout = 1
+		c := call(t, strings.Repeat("x", pieces*piece), s.target)
+		c.Limits.HeaderTimeout = 3
 		if _, body := mustRead(t, NewEngines(), c); body != "ok" {
 			t.Errorf("%q", body)
 		}

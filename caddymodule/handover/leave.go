@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Times of a predecessor's end.
+// settleTime is how long a predecessor goes on as before. What was on its way to it arrives, and a client that keeps its
+// connection hears with its next answer that it is to open another one. Without it, requests that come while the listeners
+// close would be dropped. The package's tests have less time.
+var settleTime = 5 * time.Second
+
+// DrainTime is how long answers may go on after a handover.
+const DrainTime = 10 * time.Minute
+
 const (
-	// settleTime is how long it goes on as before. What was on its way to it arrives, and a client that keeps its connection
-	// hears with its next answer that it is to open another one. Without it, requests that come while the listeners close
-	// would be dropped.
-	settleTime = 5 * time.Second
-	// cutTime is how long connections that are cut have to be counted.
-	cutTime = time.Second
+	cutTime = time.Second // that connections that are cut have to be counted
 	look    = 100 * time.Millisecond
-	// DrainTime is how long answers may go on after a handover.
-	DrainTime = 10 * time.Minute
 )
 
 var leaving atomic.Bool
@@ -38,14 +38,15 @@ func (p *Process) Leave(most time.Duration, stop func() error, stopped <-chan os
 	log.Info("another process has taken over; this one answers what it has begun", "connections", len(connections(served)), "at_most", most.String())
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	closed := false
+	closed, stops := false, false
 	for {
 		select {
 		case <-tick.C:
 		case <-stopped:
-			if leaderGone(p.slot.base) {
-				most = 0
-			}
+			stops = true
+		}
+		if stops && leaderDied(p.slot.base) {
+			most = 0
 		}
 		age := time.Since(began)
 		if !closed && (age >= min(settleTime, most)) {

@@ -24,6 +24,7 @@ import (
 
 // TestMain lets the test's own program be a gateway and a helper.
 func TestMain(m *testing.M) {
+	settleTime = time.Second
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "serve":
@@ -99,6 +100,7 @@ func serve() {
 	select {
 	case <-left:
 	case <-stopped:
+		p.Stopping()
 		os.Exit(0)
 	}
 	most, _ := time.ParseDuration(os.Getenv("MOST"))
@@ -224,6 +226,12 @@ func echo(c net.Conn, text string) error {
 // end kills a process that is no child of this one, and waits until it has ended.
 func end(t *testing.T, pid int) {
 	unix.Kill(pid, unix.SIGKILL)
+	gone(t, pid)
+}
+
+// gone waits until a process has ended.
+func gone(t *testing.T, pid int) {
+	t.Helper()
 	for until := time.Now().Add(10 * time.Second); unix.Kill(pid, 0) == nil; {
 		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(b), ") Z ") {
 			return // nobody waits for it here
@@ -361,6 +369,41 @@ func TestLeaveInTime(t *testing.T) {
 	case <-ended:
 	case <-time.After(10 * time.Second):
 		t.Error("the process does not end")
+	}
+}
+
+// TestStop: when the service is stopped, a process that leaves has the time of a stop, although its successor has ended.
+func TestStop(t *testing.T) {
+	r := newRig(t)
+	old, ended := r.first()
+	kept, _, err := r.ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	if err := Force(r.state); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := r.reload(old.Process.Pid, "serve", "check"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	next, _ := strconv.Atoi(strings.TrimPrefix(strings.SplitN(<-r.said, "\n", 2)[0], "MAINPID="))
+	unix.Kill(next, unix.SIGTERM)
+	gone(t, next)
+	old.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-ended:
+		t.Error("the old process has ended with a connection open")
+	case <-time.After(settleTime + 500*time.Millisecond):
+	}
+	if err := echo(kept, "while all stops"); err != nil {
+		t.Error(err)
+	}
+	kept.Close()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the old process does not end")
 	}
 }
 

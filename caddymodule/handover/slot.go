@@ -75,11 +75,17 @@ func tryLock(base, name string) (*Slot, error) {
 func (s *Slot) Release() { s.lock.Close() }
 
 // answersFor notes the process whose slot it is: one that can be replaced.
-func (s *Slot) answersFor(pid int) error {
+func (s *Slot) answersFor(pid int) error { return s.note(strconv.Itoa(pid) + "\n") }
+
+// stopping is noted by a process that was told to stop.
+const stopping = "stopping\n"
+
+// note writes into the lock's file.
+func (s *Slot) note(text string) error {
 	if err := s.lock.Truncate(0); err != nil {
 		return err
 	}
-	_, err := s.lock.WriteAt([]byte(strconv.Itoa(pid)+"\n"), 0)
+	_, err := s.lock.WriteAt([]byte(text), 0)
 	return err
 }
 
@@ -109,18 +115,23 @@ func slotOf(base string, pid int) (string, bool) {
 	return "", false
 }
 
-// leaderGone tells whether the process that was made the main one last has ended.
-func leaderGone(base string) bool {
-	name, err := os.ReadFile(filepath.Join(base, mainFile))
+// leaderDied tells whether the process that was made the main one last has ended without having been told to.
+func leaderDied(base string) bool {
+	b, err := os.ReadFile(filepath.Join(base, mainFile))
 	if err != nil {
 		return false
 	}
-	s, err := tryLock(base, strings.TrimSpace(string(name)))
+	name := strings.TrimSpace(string(b))
+	if name != "" && !known(name) {
+		return false
+	}
+	s, err := tryLock(base, name)
 	if s == nil || err != nil {
 		return false
 	}
-	s.Release()
-	return true
+	defer s.Release()
+	b, err = os.ReadFile(lockPath(base, name))
+	return err == nil && string(b) != stopping
 }
 
 // own is the slot of this process, once it has one, and the slot of the one that it replaces.

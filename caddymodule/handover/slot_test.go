@@ -39,13 +39,24 @@ func TestSlots(t *testing.T) {
 	if err := all[2].lead(); err != nil {
 		t.Fatal(err)
 	}
-	if leaderGone(dir) {
-		t.Error("the main process is said to be gone while it holds its slot")
+	if leaderDied(dir) {
+		t.Error("the main process is said to have died while it holds its slot")
 	}
 	all[1].Release()
 	all[2].Release()
-	if !leaderGone(dir) {
-		t.Error("the main process has ended, and is not said to be gone")
+	if !leaderDied(dir) {
+		t.Error("the main process has died, and is not said to")
+	}
+	s, err := take(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.note(stopping); err != nil {
+		t.Fatal(err)
+	}
+	s.Release()
+	if leaderDied(dir) {
+		t.Error("a main process that was stopped is said to have died")
 	}
 	if s, err := take(dir); err != nil || s.Name != slotNames[2] {
 		t.Errorf("the next start has %+v, %v; want that of the main process", s, err)

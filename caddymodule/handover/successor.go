@@ -44,11 +44,13 @@ func Begin(state string) (*Process, error) {
 		return nil, err
 	}
 	p.slot = slot
-	if p.replaces == 0 {
-		err = slot.lead()
+	if err := slot.note(""); err != nil {
+		return nil, fmt.Errorf("note that the slot is taken: %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("note the main slot: %w", err)
+	if p.replaces == 0 {
+		if err := slot.lead(); err != nil {
+			return nil, fmt.Errorf("note the main slot: %w", err)
+		}
 	}
 	own.Lock()
 	defer own.Unlock()
@@ -61,6 +63,9 @@ func Begin(state string) (*Process, error) {
 
 // Replaces tells whether there is a predecessor to take over from.
 func (p *Process) Replaces() bool { return p.replaces != 0 }
+
+// Stopping says that this process was told to stop, so that those that leave are not in a hurry.
+func (p *Process) Stopping() error { return p.slot.note(stopping) }
 
 // Replaceable says that this process listens to LeaveSignal.
 func (p *Process) Replaceable() error { return p.slot.answersFor(os.Getpid()) }

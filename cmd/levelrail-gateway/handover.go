@@ -60,7 +60,14 @@ func joinHandovers() error {
 				return
 			}
 		}
-		<-left
+		select {
+		case <-left:
+		case <-stopped: // Caddy ends the process
+			if err := process.Stopping(); err != nil {
+				log.Error("processes that still answer take this stop for a failure", "error", err)
+			}
+			return
+		}
 		process.Leave(drain, closeListeners, stopped, log)
 		end()
 	}()

@@ -115,48 +115,57 @@ func partName(head string) (name string, file, ok bool) {
 	return name, file, found
 }
 
-// disposition reads form-data with a name and, of a file, its name in one or two spellings. Names of fields are letters,
-// digits and - _ . [ ], with which no parser does anything; a file's may hold all but quotes, backslashes and semicolons.
+// disposition reads form-data with a name, which comes first, and of a file its name in one or two spellings. Names of fields
+// are letters, digits and - _ . [ ], with which no parser does anything; a file's may hold all but quotes and backslashes.
+// cpp-httplib takes semicolons and equals signs in it for what they are outside, but keeps the name that came first.
 func disposition(value string) (name string, file, ok bool) {
-	params, ok := strings.CutPrefix(value, "form-data;")
-	if !ok {
-		return "", false, false
-	}
+	rest, ok := strings.CutPrefix(value, "form-data")
 	seen := map[string]bool{}
-	for p := range strings.SplitSeq(params, ";") {
-		key, v, ok := strings.Cut(strings.TrimLeft(p, " "), "=")
-		if !ok || seen[key] {
+	for ok && rest != "" {
+		var key, v string
+		var quoted bool
+		if key, v, quoted, rest, ok = parameter(rest); !ok || seen[key] || len(seen) == 0 && key != "name" {
 			return "", false, false
 		}
 		seen[key] = true
-		quoted := len(v) >= 2 && v[0] == '"' && v[len(v)-1] == '"'
-		if quoted {
-			v = v[1 : len(v)-1]
-		}
 		switch key {
 		case "name":
-			more := "-_."
+			marks := "-_."
 			if quoted {
-				more = "-_.[]"
+				marks = "-_.[]"
 			}
-			if name, ok = v, v != "" && only(v, more); !ok {
-				return "", false, false
-			}
+			name, ok = v, v != "" && only(v, marks)
 		case "filename":
-			if file = true; strings.ContainsAny(v, `"\`) || !quoted && (v == "" || !only(v, tokenMarks)) {
-				return "", false, false
-			}
+			file = true
 		case "filename*":
 			// Of another charset, or without one, parsers drop the part or refuse the form.
 			const utf = "utf-8''"
-			if file = true; len(v) <= len(utf) || !strings.EqualFold(v[:len(utf)], utf) || !only(v[len(utf):], tokenMarks) {
-				return "", false, false
-			}
+			file, ok = true, !quoted && len(v) > len(utf) && strings.EqualFold(v[:len(utf)], utf) && only(v[len(utf):], tokenMarks)
 		default:
-			return "", false, false
+			ok = false
 		}
 	}
-	return name, file, seen["name"]
+	return name, file, ok && seen["name"]
+}
+
+// parameter takes the first one off a header's parameters: a semicolon, blanks or none, a name, an equals sign, and a token or
+// text in quotes.
+func parameter(s string) (key, value string, quoted bool, rest string, ok bool) {
+	if s, ok = strings.CutPrefix(s, ";"); !ok {
+		return "", "", false, "", false
+	}
+	if key, s, ok = strings.Cut(strings.TrimLeft(s, " "), "="); !ok {
+		return "", "", false, "", false
+	}
+	if s, quoted = strings.CutPrefix(s, `"`); quoted {
+		value, rest, ok = strings.Cut(s, `"`)
+		return key, value, true, rest, ok && !strings.Contains(value, `\`)
+	}
+	end := strings.IndexByte(s, ';')
+	if end < 0 {
+		end = len(s)
+	}
+	return key, s[:end], false, s[end:], end > 0 && only(s[:end], tokenMarks)
 }
 
 // tokenMarks are what a token may hold beside letters and digits, but the asterisk.

@@ -265,26 +265,33 @@ func TestEveryEarlyAnswer(t *testing.T) {
 				sends.first = "3e9\r\n" + strings.Repeat("x", 1001) + "\r\n" // too large only now
 			}
 			where := fmt.Sprintf("%d %s to a client that %s", row.status, row.code, sends.name)
-			conn, err := net.Dial("tcp", "127.0.0.1:"+h.port)
-			if err != nil {
-				t.Fatal(err)
-			}
-			began := time.Now()
-			conn.SetDeadline(began.Add(5 * time.Second))
-			fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n%s", row.method, row.path, row.key, row.contentType, sends.headers, sends.first)
-			r := bufio.NewReader(conn)
-			resp, err := http.ReadResponse(r, &http.Request{Method: row.method})
-			if err != nil {
-				t.Errorf("%s: %v", where, err)
-				conn.Close()
-				continue
-			}
-			body, err := io.ReadAll(resp.Body)
-			if took := time.Since(began); resp.StatusCode != row.status || errorCode(string(body)) != row.code || err != nil || took > 400*time.Millisecond {
-				t.Errorf("%s: %d %s %v after %s", where, resp.StatusCode, body, err, took)
-			}
-			if !resp.Close {
-				t.Errorf("%s: the connection is said to stay", where)
+			var conn net.Conn
+			var began time.Time
+			for try := 1; ; try++ { // on a busy machine everything may take long once; what waits for a body does each time
+				var err error
+				if conn, err = net.Dial("tcp", "127.0.0.1:"+h.port); err != nil {
+					t.Fatal(err)
+				}
+				began = time.Now()
+				conn.SetDeadline(began.Add(10 * time.Second))
+				fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s\r\n%s", row.method, row.path, row.key, row.contentType, sends.headers, sends.first)
+				resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: row.method})
+				if err != nil {
+					t.Fatalf("%s: %v", where, err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				took := time.Since(began)
+				if took > 300*time.Millisecond && try < 10 {
+					conn.Close()
+					continue
+				}
+				if resp.StatusCode != row.status || errorCode(string(body)) != row.code || err != nil || took > 300*time.Millisecond {
+					t.Errorf("%s: %d %s %v after %s", where, resp.StatusCode, body, err, took)
+				}
+				if !resp.Close {
+					t.Errorf("%s: the connection is said to stay", where)
+				}
+				break
 			}
 			if sends.then == "" {
 				conn.Close()
@@ -292,7 +299,7 @@ func TestEveryEarlyAnswer(t *testing.T) {
 			}
 			ends.Go(func() {
 				defer conn.Close()
-				for pace := time.NewTicker(time.Millisecond); time.Since(began) < 4*time.Second; <-pace.C {
+				for pace := time.NewTicker(time.Millisecond); time.Since(began) < 10*time.Second; <-pace.C {
 					if _, err := io.WriteString(conn, sends.then); err != nil {
 						return
 					}

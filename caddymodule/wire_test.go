@@ -98,7 +98,7 @@ func (e *rawEngine) say(answer func(net.Conn) bool) {
 func TestEngineWire(t *testing.T) {
 	h := newHost(t)
 	r := h.route("chat")
-	r.Limits.HeaderTimeout, r.Limits.IdleTimeout = 3, 3
+	r.Limits.HeaderTimeout, r.Limits.IdleTimeout = 60, 60
 	h.cp.putRoute(r)
 	h.caughtUp()
 	e := h.rawEngine()
@@ -208,7 +208,7 @@ func TestEngineWire(t *testing.T) {
 					t.Errorf("%s: %d %q %v, want %d %q", where, resp.StatusCode, got, err, c.status, c.body)
 				}
 			}
-			if took := time.Since(began); took > 2*time.Second {
+			if took := time.Since(began); took > 15*time.Second {
 				t.Errorf("%s: it took %s", where, took)
 			}
 			<-said

@@ -68,7 +68,7 @@ func (p *Process) Leave(most time.Duration, stop func() error, stopped <-chan os
 	for _, s := range open {
 		unix.Shutdown(s.fd, unix.SHUT_RDWR) // what serves it sees that its client is gone, ends and is counted
 	}
-	for until := time.Now().Add(cutTime); len(connections(served)) > 0 && time.Now().Before(until); {
+	for until := time.Now().Add(cutTime); len(held(served)) > 0 && time.Now().Before(until); {
 		<-tick.C
 	}
 }

@@ -2,6 +2,7 @@ package handover
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,15 +84,17 @@ func ports() map[int]bool {
 // connections are the open connections of clients: those of the ports that this process listens, or listened, on.
 func connections(ports map[int]bool) []socket {
 	var out []socket
-	for _, s := range sockets() {
-		if s.listens || !ports[s.port] {
-			continue
-		}
+	for _, s := range held(ports) {
 		if info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.State == tcpEstablished {
 			out = append(out, s)
 		}
 	}
 	return out
+}
+
+// held are the sockets of clients' connections that are open here, whatever has become of the connection.
+func held(ports map[int]bool) []socket {
+	return slices.DeleteFunc(sockets(), func(s socket) bool { return s.listens || !ports[s.port] })
 }
 
 const (

@@ -55,7 +55,6 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	keepHeadroom()
 	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log), dir: key.dir}
 	s.serves.Store(new(link.Serves))
 	text := slog.New(s.log.handler())

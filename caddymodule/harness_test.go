@@ -453,7 +453,7 @@ func (c *controlPlane) watch(w http.ResponseWriter, r *http.Request) {
 		c.gatewaySays(w, r)
 		return
 	}
-	if r.URL.Path != "/api/v1/watch" || r.Method != "POST" || r.URL.Query().Get("kinds") != "route,route_key,question" {
+	if r.URL.Path != "/api/v1/watch" || r.Method != "POST" || r.URL.Query().Get("kinds") != "route,route_key,question,share" {
 		http.Error(w, "no such route", 404)
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/gateway"
 	"github.com/levelrail/levelrail/caddymodule/limit"
 	"github.com/levelrail/levelrail/caddymodule/limit/keep"
+	"github.com/levelrail/levelrail/caddymodule/limit/lease"
 	"github.com/levelrail/levelrail/caddymodule/link"
 	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
@@ -36,6 +37,7 @@ type shared struct {
 	client  *client.Client
 	meter   *meter.Meter
 	keeper  *keep.Keeper
+	sharer  *lease.Sharer
 	wake    *wake.Waker
 	metrics *metrics
 	log     *currentLog
@@ -58,14 +60,15 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	s := &shared{client: c, engines: proxy.NewEngines(), log: newCurrentLog(log), dir: key.dir}
 	s.serves.Store(new(link.Serves))
 	text := slog.New(s.log.handler())
-	s.link = link.New(link.Options{Source: c, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text,
-		Answer: func(q wire.Question) wire.Answer { return s.gateway.Answer(q) }, Synced: func() { s.wake.Renew() }})
 	keys := limit.NewKeys(time.Now())
-	s.keeper = keep.New(keep.Options{Keys: keys, Directory: key.dir, Log: text, Now: time.Now})
+	s.sharer = lease.New(lease.Options{ControlPlane: c, Keys: keys, GatewayID: func() string { return s.link.ID() }, Log: text, Now: time.Now})
+	s.link = link.New(link.Options{Source: c, Shares: s.sharer, Where: key.socket, Directory: key.dir, Serves: func() link.Serves { return *s.serves.Load() }, Log: text,
+		Answer: func(q wire.Question) wire.Answer { return s.gateway.Answer(q) }, Synced: func() { s.wake.Renew() }})
+	s.keeper = keep.New(keep.Options{Keys: keys, Directory: key.dir, Log: text, Now: time.Now, Shares: s.sharer})
 	s.wake = wake.New(wake.Options{ControlPlane: c, GatewayID: s.link.ID, Table: s.link.Next, Touch: s.touch, Log: text})
 	s.meter = meter.New(meter.Options{ControlPlane: c, GatewayID: s.link.ID, Directory: key.dir, Settings: s.metering, Log: text})
 	s.metrics = newMetrics(s)
-	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Keys: keys, Wake: s.wake,
+	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Keys: keys, Leases: s.sharer, Wake: s.wake,
 		Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now}
 	s.link.Load()
 	s.keeper.Load()
@@ -83,7 +86,7 @@ func (s *shared) start(log *zap.Logger, serves link.Serves) {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.cancel, s.done = cancel, make(chan struct{})
 		var all sync.WaitGroup
-		for _, run := range []func(context.Context){s.link.Run, s.meter.Run, s.keeper.Run, s.wake.Run, s.sendLeft} {
+		for _, run := range []func(context.Context){s.link.Run, s.meter.Run, s.keeper.Run, s.sharer.Run, s.wake.Run, s.sendLeft} {
 			all.Go(func() { run(ctx) })
 		}
 		go func() { defer close(s.done); all.Wait() }()
@@ -130,6 +133,9 @@ func (s *shared) draining() {
 // exitTime is how long the end waits for requests that are being cut, so that they are counted.
 const exitTime = time.Second
 
+// leaveTime is how long the last word to the control plane may take.
+const leaveTime = 500 * time.Millisecond
+
 // Destruct ends the link, which writes its table, and the meter and the limits, which write their counts. Requests that still
 // run have all they need: the table they began with, and connections that are closed when the last of them is done.
 func (s *shared) Destruct() error {
@@ -143,7 +149,11 @@ func (s *shared) Destruct() error {
 		time.Sleep(time.Millisecond)
 	}
 	s.ended.Store(true)
-	s.keeper.Save()
+	if s.keeper.Save() && s.done != nil {
+		leaving, cancel := context.WithTimeout(context.Background(), leaveTime)
+		s.sharer.Leave(leaving) // it counts for the others, and comes back with the next process
+		cancel()
+	}
 	s.meter.Save()
 	s.client.Close()
 	s.engines.CloseIdle()

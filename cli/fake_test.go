@@ -33,6 +33,7 @@ type fake struct {
 	usage   wire.UsageReport
 	flying  []wire.InFlight
 	limits  []wire.LimitState
+	total   []wire.LimitTotal
 	heard   []string // gateways that answer
 	silent  []string // gateways that do not
 	tokens  []*wire.Token
@@ -397,7 +398,7 @@ func (f *fake) explain(r *http.Request) (any, *levelrail.Error) {
 	if err != nil {
 		return nil, err
 	}
-	e := wire.Explanation{Model: r.PathValue("name"), Key: *k, Opens: k.RevokedAt == nil && (k.ExpiresAt == nil || k.ExpiresAt.After(fakeNow)), Limits: f.limits, Gateways: f.heard, Silent: f.silent}
+	e := wire.Explanation{Model: r.PathValue("name"), Key: *k, Opens: k.RevokedAt == nil && (k.ExpiresAt == nil || k.ExpiresAt.After(fakeNow)), Limits: f.limits, Total: f.total, Gateways: f.heard, Silent: f.silent}
 	for i, l := range f.limits {
 		if l.RefusedLast != nil && (e.RefusedBy == nil || l.RefusedLast.After(*e.RefusedBy.RefusedLast)) {
 			e.RefusedBy = &f.limits[i]

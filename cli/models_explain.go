@@ -14,7 +14,7 @@ import (
 func modelsExplain() verb {
 	return verb{
 		name: "explain", args: "NAME", usage: "say which limit refuses a key, and when it passes again", complete: []string{"@model"},
-		long: "A client that is over a limit is told 429 and no more. This asks every gateway that is connected where the key's limits and the model's slots stand.",
+		long: "A client that is over a limit is told 429 and no more. This asks every gateway that is connected where the key's limits and the model's slots stand. Several gateways share a key's limits: each may use a part, and asks for more when that is used up; what counts is the sum.",
 		examples: []example{
 			{"Why a client gets 429", "levelrail models explain chat --key key_7f3a…"},
 			{"The limit that refused last, for a script", "levelrail models explain chat --key key_7f3a… --json | jq -r .refused_by.limit"},
@@ -45,8 +45,12 @@ func (s *session) explain(e wire.Explanation) {
 	key := fmt.Sprintf("The key %s (%s…)", e.Key.Name, e.Key.Prefix)
 	switch {
 	case e.Opens:
-		if r := e.RefusedBy; r != nil {
-			s.say("%s was last refused by %s: %d %s; that was %s ago, on %s. %s", key, ofWhat(r.Limit), r.Most, limitWords(r.Limit), s.age(*r.RefusedLast), r.GatewayID, capital(resets(*r)))
+		if e.RefusedBy != nil {
+			r := *e.RefusedBy
+			if sum := total(e, r.Limit); sum != nil {
+				r.Used, r.ResetSeconds = sum.Used, sum.ResetSeconds
+			}
+			s.say("%s was last refused by %s: %d %s; that was %s ago, on %s. %s", key, ofWhat(r.Limit), r.Most, limitWords(r.Limit), s.age(*r.RefusedLast), r.GatewayID, capital(resets(r)))
 		} else if len(e.Gateways) > 0 {
 			s.say("%s has not been refused by a limit lately.", key)
 		}
@@ -63,17 +67,45 @@ func (s *session) explain(e wire.Explanation) {
 			if l.RefusedLast != nil {
 				refused = s.age(*l.RefusedLast) + " ago"
 			}
-			next := styled{"passes now", styleGreen}
-			if waitsForOne(l) {
-				next = styled{"when one ends", styleRed}
-			} else if l.ResetSeconds > 0 {
-				next = styled{"in " + span(time.Duration(l.ResetSeconds)*time.Second), styleRed}
+			most := strconv.FormatInt(l.Most, 10)
+			if sum := total(e, l.Limit); sum != nil && l.Lease != nil {
+				most = fmt.Sprintf("%d of %d", *l.Lease, l.Most)
+				t.row(strings.ReplaceAll(l.Limit, "_", "-"), most, strconv.FormatInt(l.Used, 10), refused, nextRequest(l.Limit, sum.Most, sum.Used, sum.ResetSeconds), l.GatewayID)
+				continue
 			}
-			t.row(strings.ReplaceAll(l.Limit, "_", "-"), strconv.FormatInt(l.Most, 10), strconv.FormatInt(l.Used, 10), refused, next, l.GatewayID)
+			t.row(strings.ReplaceAll(l.Limit, "_", "-"), most, strconv.FormatInt(l.Used, 10), refused, nextRequest(l.Limit, l.Most, l.Used, l.ResetSeconds), l.GatewayID)
+		}
+		for _, sum := range e.Total {
+			who := "all together"
+			if sum.Gone > 0 {
+				who = fmt.Sprintf("all together, %d by gateways that are gone", sum.Gone)
+			}
+			t.row(strings.ReplaceAll(sum.Limit, "_", "-"), strconv.FormatInt(sum.Most, 10), strconv.FormatInt(sum.Used, 10), "", nextRequest(sum.Limit, sum.Most, sum.Used, sum.ResetSeconds), who)
 		}
 		t.print(s.stdout)
 	}
 	s.noteSilent(e.Gateways, e.Silent)
+}
+
+// total is where a limit stands that several gateways share; nil: one gateway has it alone.
+func total(e wire.Explanation, limit string) *wire.LimitTotal {
+	for i := range e.Total {
+		if e.Total[i].Limit == limit {
+			return &e.Total[i]
+		}
+	}
+	return nil
+}
+
+// nextRequest says when a limit lets a request pass again.
+func nextRequest(limit string, most, used, seconds int64) styled {
+	switch {
+	case waitsForOne(wire.LimitState{Limit: limit, Most: most, Used: used}):
+		return styled{"when one ends", styleRed}
+	case seconds > 0:
+		return styled{"in " + span(time.Duration(seconds)*time.Second), styleRed}
+	}
+	return styled{"passes now", styleGreen}
 }
 
 // waitsForOne tells whether a limit of requests at a time is reached: no clock says when one of them ends.

@@ -274,7 +274,13 @@ func (s *script) fakeCommand(w []string) {
 			at := fakeNow.Add(-time.Duration(number(s.t, w[5])) * time.Second)
 			l.RefusedLast = &at
 		}
+		if len(w) > 7 {
+			part := number(s.t, w[7])
+			l.Lease = &part
+		}
 		f.limits = append(f.limits, l)
+	case "total":
+		f.limits, f.total = nil, append(f.total, wire.LimitTotal{Limit: w[1], Most: number(s.t, w[2]), Used: number(s.t, w[3]), Gone: number(s.t, w[4]), ResetSeconds: number(s.t, w[5])})
 	case "limited":
 		at := fakeNow.Add(-3 * time.Minute)
 		f.models[w[1]].LastActiveAt = &at

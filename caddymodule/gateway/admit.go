@@ -15,11 +15,15 @@ import (
 // admit charges the key's limits, all or none, and lets the request in: from here on it counts as use of the model, and
 // operators see it.
 func (x *exchange) admit() *openai.Error {
-	ticket, wait, ok := x.counter.Charge(x.key.Limits, x.Now())
-	if !ok {
+	var wait time.Duration
+	charge := func() (ok bool) {
+		x.ticket, wait, ok = x.counter.Charge(x.key.Limits, x.Now())
+		return ok
+	}
+	if !charge() && !x.more(charge) {
 		return x.limited(wait)
 	}
-	x.ticket, x.charged = ticket, true
+	x.charged = true
 	x.ctx, x.cancel = context.WithCancelCause(x.r.Context())
 	raw, _ := x.members.Get("stream")
 	x.flight = &flight{id: x.record.RequestID, key: x.key.ID, prefix: x.key.Prefix, route: x.match.Path, model: x.model.Name, stream: string(raw) == "true",
@@ -27,6 +31,31 @@ func (x *exchange) admit() *openai.Error {
 	x.Flights.add(x.flight)
 	x.use = x.Wake.Begin(x.model.Name)
 	return nil
+}
+
+// Leases are the parts of keys' limits that this gateway may use, where others share them.
+type Leases interface {
+	Asks() bool // whether there is anybody to ask for more
+	// More waits until a request may try again, for a moment since it began to wait at most; false: there is no more.
+	More(ctx context.Context, key string, since time.Time) bool
+}
+
+// more asks for more of what the key's requests may use here, where others may have it, and tries again as long as that
+// can help. What is refused for the limit itself, or for the model's slots, is refused at once.
+func (x *exchange) more(try func() bool) bool {
+	if x.Leases == nil || !x.Leases.Asks() {
+		return false
+	}
+	for since := x.Now(); x.Keys.Short(x.key.ID, x.Now()) && x.Leases.More(x.r.Context(), x.key.ID, since); {
+		if try() {
+			return true
+		}
+		if !x.Leases.Asks() { // since a moment ago
+			return false
+		}
+	}
+	x.Keys.Refused(x.key.ID, x.Now())
+	return false
 }
 
 // limited is the one answer that every limit gives. wait is the true wait, where there is one.

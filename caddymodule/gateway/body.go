@@ -24,11 +24,14 @@ func (x *exchange) takeSlot() *openai.Error {
 		gate = x.model.Name
 	}
 	next := x.Slots.Gate(gate)
-	counter, ok := x.Keys.Enter(x.key.ID, x.key.Limits, next, x.limits().MaxInflight, x.Now())
-	if !ok {
+	enter := func() (ok bool) {
+		x.counter, ok = x.Keys.Enter(x.key.ID, x.key.Limits, next, x.limits().MaxInflight, x.Now())
+		return ok
+	}
+	if !enter() && !x.more(enter) {
 		return x.limited(0)
 	}
-	x.gate, x.counter = next, counter
+	x.gate = next
 	return nil
 }
 

@@ -30,6 +30,7 @@ type Gateway struct {
 	Engines *proxy.Engines
 	Slots   *limit.Slots
 	Keys    *limit.Keys
+	Leases  Leases // nil: no other gateway shares the keys' limits
 	Wake    *wake.Waker
 	Sink    meter.Sink
 	Log     *slog.Logger // what an operator has to know, once per event

@@ -53,7 +53,10 @@ func (g *Gateway) explain(model, keyID string) []wire.LimitState {
 	}
 	out := []wire.LimitState{}
 	for _, s := range states {
-		w := wire.LimitState{Limit: s.Limit, Most: s.Most, Used: s.Used, ResetSeconds: int64((s.Reset + time.Second - 1) / time.Second)}
+		w := wire.LimitState{Limit: s.Limit, Most: s.Most, Used: s.Used, ResetSeconds: seconds(s.Reset), FreesSeconds: seconds(s.Frees)}
+		if part := s.Share; s.Part {
+			w.Lease = &part
+		}
 		if !s.Refused.IsZero() {
 			at := s.Refused.UTC()
 			w.RefusedLast = &at
@@ -62,3 +65,6 @@ func (g *Gateway) explain(model, keyID string) []wire.LimitState {
 	}
 	return out
 }
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

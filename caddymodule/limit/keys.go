@@ -21,17 +21,25 @@ type Keys struct {
 	keys    sync.Map // key id → *Key
 	base    time.Time
 	changes atomic.Int64 // grows with what is worth keeping
+
+	terms   atomic.Pointer[Terms] // nil: alone
+	seq     atomic.Int64          // of words about keys
+	rounds  atomic.Int64          // in which everything is told
+	ringing sync.Mutex
+	rung    []string
+	rings   chan struct{}
 }
 
 // NewKeys returns Keys that have counted nothing. now is the clock's reading; later ones are compared with it, so that a
 // clock that is set anew neither frees nor locks anybody.
-func NewKeys(now time.Time) *Keys { return &Keys{base: now} }
+func NewKeys(now time.Time) *Keys { return &Keys{base: now, rings: make(chan struct{}, 1)} }
 
 func (k *Keys) nanos(now time.Time) int64 { return k.base.UnixNano() + int64(now.Sub(k.base)) }
 
 // Key counts one key's use. A nil Key is that of a key without limits.
 type Key struct {
 	all *Keys
+	id  string
 
 	mu       sync.Mutex
 	dead     bool // not in the map any more: whoever finds this looks again
@@ -39,7 +47,9 @@ type Key struct {
 	requests window // of a minute
 	tokens   window // of a minute
 	daily    window // tokens of a day
+	foreign  window // tokens of a day that other gateways have counted; they count while this one is alone
 	refused  [4]int64
+	shares
 }
 
 // The places in refused.
@@ -54,8 +64,12 @@ func (k *Keys) key(id string) *Key {
 	if c, ok := k.keys.Load(id); ok {
 		return c.(*Key)
 	}
-	c, _ := k.keys.LoadOrStore(id, &Key{all: k, requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}})
+	c, _ := k.keys.LoadOrStore(id, k.empty(id))
 	return c.(*Key)
+}
+
+func (k *Keys) empty(id string) *Key {
+	return &Key{all: k, id: id, requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}, foreign: window{span: day}}
 }
 
 // lock returns the key's counter, locked and in the map.
@@ -76,17 +90,33 @@ func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, n
 	if l.RPM <= 0 && l.TPM <= 0 && l.TPD <= 0 && l.MaxParallel <= 0 {
 		return nil, take(gate, most, now)
 	}
+	at := k.nanos(now)
 	c := k.lock(id)
 	defer c.mu.Unlock()
-	if l.MaxParallel > 0 && c.inFlight >= l.MaxParallel {
-		c.refused[byParallel] = now.UnixNano()
+	c.limits, c.touched = l, at
+	if c.adopt(k.Terms(), at); c.alone && l.TPD > 0 && !c.learned && at >= c.learn {
+		c.learn = at + int64(time.Second)
+		c.ring()
+	}
+	if l.MaxParallel > 0 && c.inFlight >= c.bound(byParallel, l.MaxParallel) {
+		if c.inFlight >= l.MaxParallel || !c.all.asks() {
+			c.refused[byParallel] = now.UnixNano()
+		}
 		return nil, false
 	}
 	if !take(gate, most, now) {
 		return nil, false
 	}
 	c.inFlight++
+	c.changed = true
+	c.lower(byParallel, l.MaxParallel, c.inFlight, at)
 	return c, true
+}
+
+// asks tells whether who is refused for his part may ask for more, and says afterwards that he was refused.
+func (k *Keys) asks() bool {
+	t := k.Terms()
+	return !t.Alone && !t.Away
 }
 
 func take(gate *Gate, most int64, now time.Time) bool {
@@ -105,6 +135,11 @@ func (c *Key) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFlight--
+	c.changed = true
+	if c.freed != nil {
+		close(c.freed)
+		c.freed = nil
+	}
 }
 
 // Charge counts a request if every limit has room for one, and nothing otherwise. A limit on tokens has room while less
@@ -117,14 +152,34 @@ func (c *Key) Charge(l levelrail.KeyLimits, now time.Time) (ticket int64, wait t
 	at := c.all.nanos(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ok = true
+	ok, c.limits = true, l
+	c.adopt(c.all.Terms(), at)
 	for i, limit := range c.windows(l) {
-		if limit.most > 0 && limit.total(at) >= limit.most {
-			ok, c.refused[i], wait = false, now.UnixNano(), max(wait, limit.until(at, limit.most))
+		if limit.most <= 0 {
+			continue
+		}
+		used, may := limit.total(at), c.bound(i, limit.most)
+		if i == byTPD && c.alone {
+			used += c.foreign.total(at)
+		}
+		if used < may {
+			continue
+		}
+		if i == byTPD {
+			limit.window = c.day(at)
+		}
+		ok = false
+		if used >= limit.most || !c.all.asks() {
+			c.refused[i] = now.UnixNano()
+		}
+		if wait = max(wait, limit.until(at, may)); may < limit.most {
+			wait = max(wait, time.Duration(c.retry-at))
 		}
 	}
 	if ok && l.RPM > 0 {
 		ticket = c.requests.add(at, 1)
+		c.changed = true
+		c.lower(byRPM, l.RPM, c.requests.total(at), at)
 		c.all.changes.Add(1)
 	}
 	return ticket, wait, ok
@@ -148,6 +203,7 @@ func (c *Key) TakeBack(ticket int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requests.takeBack(ticket, 1)
+	c.changed = true
 	c.all.changes.Add(1)
 }
 
@@ -161,10 +217,14 @@ func (c *Key) Spend(l levelrail.KeyLimits, tokens int64, now time.Time) {
 	defer c.mu.Unlock()
 	if l.TPM > 0 {
 		c.tokens.add(at, tokens)
+		c.lower(byTPM, l.TPM, c.tokens.total(at), at)
 	}
 	if l.TPD > 0 {
 		c.daily.add(at, tokens)
+		c.lower(byTPD, l.TPD, c.daily.total(at), at)
+		c.spent = true
 	}
+	c.changed = true
 	c.all.changes.Add(1)
 }
 
@@ -175,30 +235,45 @@ type State struct {
 	Used    int64
 	Refused time.Time     // last; zero: never
 	Reset   time.Duration // until a request would pass; 0: it passes now. For a slot, which may come free at any moment, 1 s.
+	Part    bool          // of Most only Share may be used here
+	Share   int64
+	Frees   time.Duration // until the oldest of Used counts no more; 0: nothing is used, or no clock says
 }
 
 // State tells where each limit of a key stands. A key that has not used any has all of each.
 func (k *Keys) State(id string, l levelrail.KeyLimits, now time.Time) []State {
-	c := &Key{requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}}
+	c := k.empty(id)
 	if known, ok := k.keys.Load(id); ok {
 		c = known.(*Key)
 	}
 	at := k.nanos(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.adopt(k.Terms(), at)
 	var out []State
-	for i, limit := range c.windows(l) {
-		if limit.most > 0 {
-			out = append(out, State{Limit: [...]string{RPM, TPM, TPD}[i], Most: limit.most, Used: limit.total(at), Refused: timeOf(c.refused[i]), Reset: limit.until(at, limit.most)})
+	add := func(i int, name string, most, used int64, until func(most int64) time.Duration) {
+		if most <= 0 {
+			return
 		}
-	}
-	if l.MaxParallel > 0 {
-		s := State{Limit: MaxParallel, Most: l.MaxParallel, Used: c.inFlight, Refused: timeOf(c.refused[byParallel])}
-		if s.Used >= s.Most {
-			s.Reset = time.Second
+		s, may := State{Limit: name, Most: most, Used: used, Refused: timeOf(c.refused[i])}, c.bound(i, most)
+		if !c.alone {
+			s.Part, s.Share = true, may
+		}
+		if used > 0 && i != byParallel {
+			s.Frees = until(used)
+		}
+		if used >= may {
+			s.Reset = until(max(may, 1))
 		}
 		out = append(out, s)
 	}
+	for i, limit := range c.windows(l) {
+		if i == byTPD {
+			limit.window = c.day(at)
+		}
+		add(i, [...]string{RPM, TPM, TPD}[i], limit.most, limit.total(at), func(most int64) time.Duration { return limit.until(at, most) })
+	}
+	add(byParallel, MaxParallel, l.MaxParallel, c.inFlight, func(int64) time.Duration { return time.Second })
 	return out
 }
 
@@ -209,6 +284,8 @@ type Kept struct {
 	RPM [][2]int64 `json:"rpm,omitempty"`
 	TPM [][2]int64 `json:"tpm,omitempty"`
 	TPD [][2]int64 `json:"tpd,omitempty"`
+	// TPDOthers is what other gateways have counted.
+	TPDOthers [][2]int64 `json:"tpd_others,omitempty"`
 }
 
 // Changes is a number that grows whenever something worth keeping changes.
@@ -220,9 +297,9 @@ func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 	k.keys.Range(func(id, v any) bool {
 		c := v.(*Key)
 		c.mu.Lock()
-		kept := Kept{ID: id.(string), RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at)}
-		empty := kept.RPM == nil && kept.TPM == nil && kept.TPD == nil
-		if empty && c.inFlight == 0 {
+		kept := Kept{ID: id.(string), RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at), TPDOthers: c.foreign.kept(at)}
+		empty := kept.RPM == nil && kept.TPM == nil && kept.TPD == nil && kept.TPDOthers == nil
+		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked {
 			c.dead = true
 			k.keys.Delete(id)
 		}
@@ -241,7 +318,7 @@ func (k *Keys) Restore(kept Kept, saved, now time.Time) {
 	for _, w := range []struct {
 		*window
 		pairs [][2]int64
-	}{{&c.requests, kept.RPM}, {&c.tokens, kept.TPM}, {&c.daily, kept.TPD}} {
+	}{{&c.requests, kept.RPM}, {&c.tokens, kept.TPM}, {&c.daily, kept.TPD}, {&c.foreign, kept.TPDOthers}} {
 		w.restore(at, w.pairs, -int64(back/w.step))
 	}
 }

@@ -128,7 +128,7 @@ func TestState(t *testing.T) {
 	key.Charge(l, start)
 	key.Charge(l, at(10*time.Second))
 	s := k.State("key_a", l, at(11*time.Second))
-	if s[0].Used != 1 || !s[0].Refused.Equal(at(10*time.Second)) || s[0].Reset != 50*time.Second || s[1].Used != 1 || s[1].Reset == 0 || !s[1].Refused.IsZero() {
+	if s[0].Used != 1 || !s[0].Refused.Equal(at(10*time.Second)) || s[0].Reset != 50*time.Second || s[0].Frees != 50*time.Second || s[1].Used != 1 || s[1].Reset == 0 || !s[1].Refused.IsZero() {
 		t.Errorf("in flight: %+v", s)
 	}
 	key.Leave()

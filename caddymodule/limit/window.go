@@ -72,6 +72,9 @@ func (w *window) total(now int64) int64 {
 // until is how long it takes from now, if nothing more is counted, until the sum is below most; 0: it is.
 func (w *window) until(now, most int64) time.Duration {
 	left := w.total(now)
+	if left == 0 {
+		return 0
+	}
 	for n := w.head - w.steps + 1; left >= most && n <= w.head; n++ {
 		left -= w.counts[n%w.steps]
 		if left < most {
@@ -107,4 +110,38 @@ func (w *window) restore(now int64, pairs [][2]int64, shift int64) {
 		w.counts[step%w.steps] += n
 		w.sum += n
 	}
+}
+
+// hoursOfDay are the hours in which a day's window may have something.
+const hoursOfDay = 26
+
+// hours are the sums of the newest hours, as pairs of an hour since 1970 and a sum that is not 0, oldest first.
+func (w *window) hours(now int64, newest int64) (out [][2]int64) {
+	if w.total(now) == 0 {
+		return nil
+	}
+	first := now/int64(time.Hour) - newest + 1
+	for n := w.head - w.steps + 1; n <= w.head; n++ {
+		hour := n * int64(w.step) / int64(time.Hour)
+		c := w.counts[n%w.steps]
+		switch {
+		case c == 0 || hour < first:
+		case len(out) > 0 && out[len(out)-1][0] == hour:
+			out[len(out)-1][1] += c
+		default:
+			out = append(out, [2]int64{hour, c})
+		}
+	}
+	return out
+}
+
+// put counts n at a time of the past, or now where that lies ahead. What has left the window is passed over.
+func (w *window) put(now, at, n int64) {
+	step := min(at, now) / int64(w.step)
+	if step <= now/int64(w.step)-w.steps {
+		return
+	}
+	w.add(now, 0)
+	w.counts[step%w.steps] += n
+	w.sum += n
 }

@@ -9,6 +9,7 @@ package link
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -40,6 +41,18 @@ type Options struct {
 	Answer func(wire.Question) wire.Answer
 	// Synced is called each time a watch has said everything. May be nil.
 	Synced func()
+	// Shares hears who else serves. Nil: the gateway does not ask.
+	Shares Shares
+}
+
+// Shares is told what the watch says of other gateways. Its calls come one after another.
+type Shares interface {
+	Boot() (boot string, gateways int) // what a watch says of this process
+	Begin()                            // a watch begins
+	Share(wire.Share)
+	Recall(key string)
+	Synced() // the watch has said everything
+	Away()   // the watch has ended, or could not begin
 }
 
 // Serves is what the gateway tells the control plane of itself.
@@ -161,6 +174,9 @@ func (l *Link) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if l.o.Shares != nil && !errors.Is(err, errAnnounce) {
+			l.o.Shares.Away()
+		}
 		if errors.Is(err, errAnnounce) {
 			continue
 		}
@@ -195,14 +211,23 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 		}
 	}()
 	serves := l.o.Serves()
-	err := l.o.Source.Watch(ctx, client.WatchOptions{
-		After: l.state.token,
-		Kinds: []string{wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion},
-		Body:  wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: serves.URL, Public: serves.Public},
-	}, func(line wire.WatchLine) error {
-		if line.Kind == wire.WatchQuestion {
+	kinds, body := []string{wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion}, wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: serves.URL, Public: serves.Public}
+	if l.o.Shares != nil {
+		kinds = append(kinds, wire.WatchShare)
+		body.Boot, body.Gateways = l.o.Shares.Boot()
+		l.o.Shares.Begin()
+	}
+	err := l.o.Source.Watch(ctx, client.WatchOptions{After: l.state.token, Kinds: kinds, Body: body}, func(line wire.WatchLine) error {
+		switch line.Kind {
+		case wire.WatchQuestion:
 			l.answer(ctx, id, line)
 			return nil
+		case wire.WatchShare:
+			l.shared(line)
+			return nil
+		}
+		if line.Type == wire.WatchSynced && l.o.Shares != nil {
+			l.o.Shares.Synced() // before the table that it completes is served by
 		}
 		changed := l.state.apply(line)
 		if changed {
@@ -228,6 +253,23 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 		return cause
 	}
 	return err
+}
+
+// shared passes on what the watch says of other gateways.
+func (l *Link) shared(line wire.WatchLine) {
+	if line.Type != wire.WatchPut || l.o.Shares == nil {
+		return
+	}
+	if line.ID != wire.ShareID {
+		l.o.Shares.Recall(line.ID)
+		return
+	}
+	var s wire.Share
+	if err := json.Unmarshal(line.Object, &s); err != nil {
+		l.o.Log.Error("what the control plane says of other gateways cannot be understood", "error", err, "next", "upgrade levelrail-gateway to the control plane's version")
+		return
+	}
+	l.o.Shares.Share(s)
 }
 
 func next(err error) string {

@@ -199,7 +199,9 @@ func (e *entry) grant(gateway string, most amounts, members int, waits bool, now
 		free, target := max(0, most[l]-used), h.used[l]
 		switch {
 		case waiting > 0 && free > waiting:
-			target += free / (waiting + 1)
+			if h.want { // who asks for nothing keeps what he uses
+				target += free / (waiting + 1)
+			}
 		case waiting > 0:
 			part := most[l] / (waiting + 1)
 			if rest := most[l] % (waiting + 1); (rank+now.Unix())%(waiting+1) < rest { // in turns

@@ -339,14 +339,12 @@ func (g *simulated) run(every time.Duration) {
 }
 
 func (g *simulated) end(leaves bool) {
-	if leaves { // it admits nothing more, and says its last word
-		g.mu.Lock()
-		g.lease, g.share.Alone = amounts{}, false
-		g.mu.Unlock()
-		g.say(context.Background(), false, false, true)
-	}
 	g.stop()
 	g.done.Wait()
+	if leaves { // when nothing is in flight any more, it says its last word
+		g.contact = true
+		g.say(context.Background(), false, false, true)
+	}
 }
 
 // TestNeverOverTheLimit: whatever messages do that come late or not at all, and whoever joins, leaves or starts anew, all

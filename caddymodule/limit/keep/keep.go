@@ -41,6 +41,13 @@ type Options struct {
 	Directory string
 	Log       *slog.Logger
 	Now       func() time.Time
+	Shares    Shares // may be nil
+}
+
+// Shares is who else was known to serve, which the next process needs when the control plane cannot be reached.
+type Shares interface {
+	Last() (gateways int, alone bool)
+	Kept(gateways int, alone bool)
 }
 
 // Keeper keeps the counts of one limit.Keys.
@@ -65,6 +72,9 @@ type line struct {
 type head struct {
 	Format  int       `json:"format"`
 	SavedAt time.Time `json:"saved_at"`
+	// Of how many gateways was known, and whether this one counted by itself. 0: it was not known.
+	Gateways int  `json:"gateways,omitempty"`
+	Alone    bool `json:"alone,omitempty"`
 }
 
 type end struct {
@@ -105,6 +115,9 @@ func (k *Keeper) load() error {
 				return fmt.Errorf("%s has format %d, this gateway reads %d", f.Name(), l.Head.Format, format)
 			}
 			saved = l.Head.SavedAt
+			if k.o.Shares != nil && l.Head.Gateways > 0 {
+				k.o.Shares.Kept(l.Head.Gateways, l.Head.Alone)
+			}
 		case l.Key != nil:
 			k.o.Keys.Restore(*l.Key, saved, now)
 			keys++
@@ -167,7 +180,11 @@ func (k *Keeper) write() error {
 			return err == nil
 		}
 		now, keys := k.o.Now(), 0
-		put(line{Head: &head{format, now.UTC()}})
+		first := head{Format: format, SavedAt: now.UTC()}
+		if k.o.Shares != nil {
+			first.Gateways, first.Alone = k.o.Shares.Last()
+		}
+		put(line{Head: &first})
 		k.o.Keys.Keep(now, func(kept limit.Kept) bool { keys++; return put(line{Key: &kept}) })
 		put(line{End: &end{keys}})
 		return err

@@ -61,6 +61,7 @@ func FuzzForm(f *testing.F) {
 	for _, form := range parsers.Forms() {
 		f.Add(form.ContentType, form.Body)
 	}
+	f.Add("multipart/form-data; boundary=x", []byte("--x\r\nContent-Disposition: form-data; name=\"other\"; filename=\"a\\\"; filename*=utf-8''x\r\n\r\ny\r\n--x--\r\n"))
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		model, err := FormModel(contentType, body)
 		if err != nil {

@@ -293,6 +293,44 @@ func TestEngineWireOfStreams(t *testing.T) {
 	}
 }
 
+// TestEngineAnswersEarly: an engine that refuses a large body before it has read it, and closes, is heard: its client gets that answer.
+func TestEngineAnswersEarly(t *testing.T) {
+	h := newHost(t)
+	h.engine.server.Close()
+	os.Remove(h.engine.socket)
+	l, err := net.Listen("unix", h.engine.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const said = `{"error":{"message":"too long for this context","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}`
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				r := bufio.NewReader(conn)
+				for line := "x"; strings.TrimSpace(line) != ""; {
+					if line, err = r.ReadString('\n'); err != nil {
+						return
+					}
+				}
+				fmt.Fprintf(conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(said), said)
+			}()
+		}
+	}()
+	large := `{"model":"chat","x":"` + strings.Repeat("x", 8<<20) + `"}`
+	for i := range 20 {
+		resp, body := h.do("POST", chatPath, large)
+		if resp.StatusCode != 400 || body != said {
+			t.Fatalf("request %d: %d %s", i+1, resp.StatusCode, body)
+		}
+	}
+}
+
 // TestEngineLeavesBetween: engines close connections that are silent. A request that finds its kept connection closed is not lost, and none is
 // sent twice once an engine may have read it.
 func TestEngineLeavesBetween(t *testing.T) {

@@ -134,6 +134,11 @@ func TestMedian(t *testing.T) {
 	if each, used := sums([]window{{done: 10, took: time.Second, used: 100}, {done: 10, took: 3 * time.Second, used: 300}}); each != 2e8 || used != 20 {
 		t.Errorf("%v %v", each, used)
 	}
+	// Neither counts what others had of the core.
+	disturbed := window{rate: 10, done: 10, took: time.Second, used: 100, others: 0.5}
+	if each, _ := sums([]window{disturbed}); each != 5e7 || rate(disturbed) != 20 {
+		t.Errorf("%v %v", each, rate(disturbed))
+	}
 	if !math.IsNaN(median(nil)) {
 		t.Error("a median of nothing is a number")
 	}

@@ -11,8 +11,9 @@
 //
 // Every proxy has one core to itself, with GOMAXPROCS=1; load and stub have another one. What is compared takes turns, many
 // short ones, and what is reported are medians of the ratios of neighbours, so that a busy machine disturbs both sides
-// alike; rounds in which other processes had the core are measured again. CPU is the scheduler's own count of the proxy's
-// threads. Everything runs on loopback and Unix sockets, in processes of its own that end with it.
+// alike; rounds in which other processes had the core are measured again, and what they had of it is taken off the time.
+// CPU is the scheduler's own count of the proxy's threads. Everything runs on loopback and Unix sockets, in processes of its
+// own that end with it.
 //
 // The last line on standard output is one JSON object with the ratios, ours over the reference; everything before it is for
 // people. The exit status is 1 when something failed, and with -check also when a floor was missed.

@@ -195,17 +195,21 @@ func mid(all []window, of func(window) float64) float64 {
 }
 
 // sums is all turns of one side together: what comes seldom and then lasts, such as a collection of a large heap, is in no
-// median.
+// median. The time is what others left of the core.
 func sums(all []window) (perUnit, cpuPerUnit float64) {
 	var done int64
 	var took, used time.Duration
 	for _, w := range all {
-		done, took, used = done+w.done, took+w.took, used+w.used
+		done, took, used = done+w.done, took+time.Duration(float64(w.took)*w.left()), used+w.used
 	}
 	return float64(took) / float64(done), float64(used) / float64(done)
 }
 
-func rate(w window) float64 { return w.rate }
+// left is the share of the core that other processes left.
+func (w window) left() float64 { return 1 - min(w.others, 0.9) }
+
+// rate is how much was done in each second of the core's time that others left: both sides use all they get.
+func rate(w window) float64 { return w.rate / w.left() }
 func cpu(w window) float64  { return float64(w.cpu) }
 
 // profile takes a CPU profile of each proxy under a load, where profiles are wanted.

@@ -47,9 +47,12 @@ func (b *bench) table(title, unit string, names []string, w [][]window) {
 			p50 = fmt.Sprintf("%.2f", mid(all, func(w window) float64 { return float64(w.p50) })/1e6)
 			p99 = fmt.Sprintf("%.1f", mid(all, func(w window) float64 { return float64(w.p99) })/1e6)
 		}
-		fmt.Printf("  %-20s %10.0f %12s %9s %9s %7.0f%%\n", name, mid(all, rate), each, p50, p99, 100*mid(all, func(w window) float64 { return w.others }))
+		fmt.Printf("  %-20s %10.0f %12s %9s %9s %7.0f%%\n", name, mid(all, func(w window) float64 { return w.rate }), each, p50, p99, 100*mid(all, func(w window) float64 { return w.others }))
 	}
-	if len(w) > 1 {
+	switch {
+	case len(w) > 1 && unit == "event": // at a pace
+		fmt.Printf("  %s over %s: %.2f× the CPU\n", names[0], names[1], ratio(w[0], w[1], cpu))
+	case len(w) > 1:
 		fmt.Printf("  %s over %s: %.2f× the rate, %.2f× the CPU\n", names[0], names[1], ratio(w[0], w[1], rate), ratio(w[0], w[1], cpu))
 	}
 }

@@ -259,7 +259,7 @@ func TestWindowAgainstList(t *testing.T) {
 				most := 1 + r.Int64N(sum)
 				wait := int64(w.until(now, most))
 				if before, after := w, w; wait > 0 {
-					before.counts, after.counts = append([]int64(nil), w.counts...), append([]int64(nil), w.counts...)
+					before.counts, after.counts = append([]count(nil), w.counts...), append([]count(nil), w.counts...)
 					if before.total(now+wait-1) < most || after.total(now+wait) >= most {
 						t.Fatalf("waiting %s is not the shortest", time.Duration(wait))
 					}

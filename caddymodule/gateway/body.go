@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/levelrail/levelrail/caddymodule/limit"
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/caddymodule/route"
@@ -19,11 +20,12 @@ import (
 // several), the key's models share slots, as many as the most generous has, which bound the bodies in memory until
 // checkBody takes the model's.
 func (x *exchange) takeSlot() *openai.Error {
-	gate := "key " + x.key.ID
+	var next *limit.Gate
 	if x.model != nil {
-		gate = x.model.Name
+		next = x.Slots.Gate(x.model.Name)
+	} else {
+		next = x.Slots.Gate("key " + x.key.ID)
 	}
-	next := x.Slots.Gate(gate)
 	enter := func() (ok bool) {
 		x.counter, ok = x.Keys.Enter(x.key.ID, x.key.Limits, next, x.limits().MaxInflight, x.Now())
 		return ok

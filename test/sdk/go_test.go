@@ -32,7 +32,7 @@ func (s *site) goSuite(t *testing.T) []string {
 		"models_list": g.modelsList, "models_retrieve": g.modelsRetrieve, "chat": g.chat, "chat_stream": g.chatStream, "chat_stream_forms": g.forms, "tools": g.tools,
 		"tools_stream": g.toolsStream, "json_mode": g.jsonMode, "max_tokens": g.maxTokens, "completions": g.completions, "embeddings": g.embeddings, "responses": g.responses,
 		"responses_stream": g.responsesStream, "long_answer": g.longAnswer, "compressed": g.compressed, "error_401": g.error401, "error_404": g.error404, "error_400": g.error400,
-		"error_of_engine": g.errorOfEngine, "error_503": g.error503, "error_429_and_retry": g.retry, "cancel": g.cancel, "engine_cut": g.engineCut, "engine_dying_words": g.dyingWords,
+		"error_of_engine": g.errorOfEngine, "error_503": g.error503, "error_429_and_retry": g.retry, "error_429_of_key": g.spent, "usage_not_asked": g.usageNotAsked, "cancel": g.cancel, "engine_cut": g.engineCut, "engine_dying_words": g.dyingWords,
 	}
 	if s.engine == stub.VLLM {
 		checks["audio"] = g.audio
@@ -95,7 +95,7 @@ func (g *goClient) modelsList(t *testing.T) {
 	for _, m := range must(g.api.Models.List(t.Context()))(t).Data {
 		ids = append(ids, m.ID)
 	}
-	same(t, "models", ids, []string{"chat", "org/chat-7b:Q4_K_M"})
+	same(t, "models", ids, names)
 }
 
 func (g *goClient) modelsRetrieve(t *testing.T) {
@@ -372,6 +372,49 @@ func (g *goClient) retry(t *testing.T) {
 	}
 	if took := time.Since(began); took < 900*time.Millisecond || took > 5*time.Second {
 		t.Errorf("retried after %s", took)
+	}
+}
+
+// spent: a key that has used up a limit gets the error that libraries retry, and they do, after Retry-After.
+func (g *goClient) spent(t *testing.T) {
+	api := g.client(g.keySpent, 1)
+	began := time.Now()
+	_, err := api.Chat.Completions.New(t.Context(), hello("chat"))
+	same(t, "Retry-After", refused(t, err, 429, "rate_limit_exceeded").Response.Header.Get("Retry-After"), "1")
+	if took := time.Since(began); took < 900*time.Millisecond || took > 5*time.Second {
+		t.Errorf("retried after %s", took)
+	}
+}
+
+// chunks are the events of a stream, without what differs from one answer to the next.
+func chunks[T interface{ RawJSON() string }](t *testing.T, s *ssestream.Stream[T]) (all []string) {
+	t.Helper()
+	defer s.Close()
+	for s.Next() {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(s.Current().RawJSON()), &m); err != nil {
+			t.Fatal(err)
+		}
+		delete(m, "id")
+		delete(m, "created")
+		b, _ := json.Marshal(m)
+		all = append(all, string(b))
+	}
+	if s.Err() != nil || len(all) < 3 {
+		t.Fatal(s.Err(), all)
+	}
+	return all
+}
+
+// usageNotAsked: where the gateway asks for a stream's usage by itself, the client gets the events that it gets elsewhere.
+func (g *goClient) usageNotAsked(t *testing.T) {
+	metered := g.client(g.keyMetered, 0)
+	for _, options := range []openai.ChatCompletionStreamOptionsParam{{}, {IncludeUsage: openai.Bool(false)}, {IncludeUsage: openai.Bool(true)}} {
+		p := hello("chat")
+		p.StreamOptions = options
+		same(t, "chat", chunks(t, metered.Chat.Completions.NewStreaming(t.Context(), p)), chunks(t, g.api.Chat.Completions.NewStreaming(t.Context(), p)))
+		q := openai.CompletionNewParams{Model: "chat", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("one two three")}, StreamOptions: options}
+		same(t, "completions", chunks(t, metered.Completions.NewStreaming(t.Context(), q)), chunks(t, g.api.Completions.NewStreaming(t.Context(), q)))
 	}
 }
 

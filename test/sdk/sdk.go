@@ -10,7 +10,11 @@
 package sdk
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -64,8 +68,8 @@ func install(name string, fill func(dir string) error) (string, error) {
 	return dir, os.WriteFile(stamp, nil, 0o644)
 }
 
-// node returns a directory from which require("openai") finds the library.
-func node(ctx context.Context, root string) (string, error) {
+// Node returns a directory from which require("openai") finds the library.
+func Node(ctx context.Context, root string) (string, error) {
 	if _, err := exec.LookPath("npm"); err != nil {
 		if err := run(ctx, filepath.Join(root, "test", "need"), "nodejs", "npm"); err != nil {
 			return "", err
@@ -79,8 +83,8 @@ func node(ctx context.Context, root string) (string, error) {
 	})
 }
 
-// python returns a Python that can import openai.
-func python(ctx context.Context, root string) (string, error) {
+// Python returns a Python that can import openai.
+func Python(ctx context.Context, root string) (string, error) {
 	if run(ctx, "python3", "-c", "import venv, ensurepip") != nil {
 		if err := run(ctx, filepath.Join(root, "test", "need"), "python3", "python3-venv"); err != nil {
 			return "", err
@@ -93,6 +97,32 @@ func python(ctx context.Context, root string) (string, error) {
 		return run(ctx, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", pythonPackage)
 	})
 	return filepath.Join(dir, "bin", "python"), err
+}
+
+// Check is what came of one check of a suite; Error is empty when it passed.
+type Check struct{ Name, Error string }
+
+// Suite runs a suite in another language with more in its environment and returns its checks, in order. The error says what
+// kept it from ending, and what it said to standard error.
+func Suite(ctx context.Context, program, script string, env ...string) ([]Check, error) {
+	cmd := exec.CommandContext(ctx, program, script)
+	cmd.Env = append(os.Environ(), env...)
+	var talk bytes.Buffer
+	cmd.Stderr = &talk
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w\n%s", program, script, err, talk.Bytes())
+	}
+	var checks []Check
+	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
+		var c Check
+		if e := json.Unmarshal(scan.Bytes(), &c); e != nil || c.Name == "" {
+			err = errors.Join(err, fmt.Errorf("the suite says %q", scan.Text()))
+			continue
+		}
+		checks = append(checks, c)
+	}
+	return checks, err
 }
 
 func run(ctx context.Context, program string, args ...string) error {

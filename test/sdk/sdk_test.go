@@ -1,13 +1,10 @@
 package sdk
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -24,14 +21,17 @@ import (
 type site struct {
 	url, engine              string
 	key, keyBusy, keyLoading string
+	keySpent                 string // has used up its tokens of the day
+	keyMetered               string // has a limit on tokens that is never reached
+	control                  *rig.ControlPlane
 	stub                     *stub.Engine
 	node                     string // where require("openai") finds the library
 }
 
 // env is what a suite in another language is told.
 func (s *site) env() []string {
-	return append(os.Environ(), "LEVELRAIL_URL="+s.url, "LEVELRAIL_ENGINE="+s.engine, "LEVELRAIL_KEY="+s.key, "LEVELRAIL_KEY_BUSY="+s.keyBusy,
-		"LEVELRAIL_KEY_LOADING="+s.keyLoading, "SDK_DIR="+s.node)
+	return []string{"LEVELRAIL_URL=" + s.url, "LEVELRAIL_ENGINE=" + s.engine, "LEVELRAIL_KEY=" + s.key, "LEVELRAIL_KEY_BUSY=" + s.keyBusy,
+		"LEVELRAIL_KEY_LOADING=" + s.keyLoading, "LEVELRAIL_KEY_SPENT=" + s.keySpent, "LEVELRAIL_KEY_METERED=" + s.keyMetered, "SDK_DIR=" + s.node}
 }
 
 // TestSDKs: OpenAI's own libraries work through the gateway, whichever engine is behind it: answers, streams, tools, JSON,
@@ -46,11 +46,11 @@ func TestSDKs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodeDir, err := node(t.Context(), root)
+	nodeDir, err := Node(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	python3, err := python(t.Context(), root)
+	python3, err := Python(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,22 +58,23 @@ func TestSDKs(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			s := newSite(t, engine, program)
 			s.node = nodeDir
-			names := map[string][]string{}
-			t.Run("go", func(t *testing.T) { names["go"] = s.goSuite(t) })
+			checks := map[string][]string{}
+			t.Run("go", func(t *testing.T) { checks["go"] = s.goSuite(t) })
 			t.Run("node", func(t *testing.T) {
-				names["node"] = s.suite(t, "node", filepath.Join(root, "test", "sdk", "suite.mjs"))
+				checks["node"] = s.suite(t, "node", filepath.Join(root, "test", "sdk", "suite.mjs"))
 			})
 			t.Run("python", func(t *testing.T) {
-				names["python"] = s.suite(t, python3, filepath.Join(root, "test", "sdk", "suite.py"))
+				checks["python"] = s.suite(t, python3, filepath.Join(root, "test", "sdk", "suite.py"))
 			})
-			if len(names) == 3 { // else -run has chosen some
-				for language, have := range names {
-					if want := names["go"]; !slices.Equal(have, want) {
+			if len(checks) == 3 { // else -run has chosen some
+				for language, have := range checks {
+					if want := checks["go"]; !slices.Equal(have, want) {
 						t.Errorf("the suite in %s has the checks %q, that in Go %q", language, have, want)
 					}
 				}
 			}
-			s.idle(t, 4*len(names))
+			s.idle(t, 4*len(checks))
+			s.metered(t, int64(6*len(checks)))
 		})
 	}
 }
@@ -102,9 +103,18 @@ func newSite(t *testing.T, engine, program string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cp.Close() })
-	route := wire.Route{Model: "chat", Engine: engine, Names: []string{"chat", "org/chat-7b:Q4_K_M"}, Serving: true, Reason: string(levelrail.ModelLoaded),
-		Targets:   []wire.RouteTarget{{Kind: "replica", ID: "chat", Network: "unix", Address: socket, Weight: 1, Key: "engine-key", Serving: true}},
-		Limits:    wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 8, MaxGenLen: 1 << 17, MaxInflight: 32, RetryAfterSeconds: 1, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120},
+	s.control = cp
+	cp.Answer(func(path string, body []byte) (int, any) {
+		var b wire.UsageBatch
+		if path != "/gateway/usage" || json.Unmarshal(body, &b) != nil {
+			return 0, nil
+		}
+		return 200, wire.UsageAccepted{Sequence: b.Sequence}
+	})
+	route := wire.Route{Model: "chat", Engine: engine, Names: names, Serving: true, Reason: string(levelrail.ModelLoaded),
+		Targets: []wire.RouteTarget{{Kind: "replica", ID: "chat", Network: "unix", Address: socket, Weight: 1, Key: "engine-key", Serving: true}},
+		Limits: wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 8, MaxGenLen: 1 << 17, MaxInflight: 32, RetryAfterSeconds: 1, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
+			UsageFlushSeconds: 1, UsageScanBytes: 16 << 10, UsageStream: "limited"},
 		CreatedAt: time.Unix(1700000000, 0), Owner: levelrail.DefaultOwner}
 	cp.PutRoute(route)
 	busy := route
@@ -116,6 +126,8 @@ func newSite(t *testing.T, engine, program string) *site {
 	s.key = cp.NewKey("key_a", levelrail.KeyLimits{}, "chat")
 	s.keyBusy = cp.NewKey("key_b", levelrail.KeyLimits{}, "busy")
 	s.keyLoading = cp.NewKey("key_c", levelrail.KeyLimits{}, "loading")
+	s.keySpent = cp.NewKey("key_d", levelrail.KeyLimits{TPD: 1}, "chat")
+	s.keyMetered = cp.NewKey("key_e", levelrail.KeyLimits{TPD: 1 << 40}, "chat")
 
 	port, err := rig.FreePort()
 	if err != nil {
@@ -140,7 +152,7 @@ func newSite(t *testing.T, engine, program string) *site {
 	})
 	s.url = g.URL()
 	eventually(t, 20*time.Second, "the gateway knows all keys", func() bool {
-		for _, key := range []string{s.key, s.keyBusy, s.keyLoading} {
+		for _, key := range []string{s.key, s.keyBusy, s.keyLoading, s.keySpent, s.keyMetered} {
 			req, _ := http.NewRequest("GET", s.url+"/v1/models", nil)
 			req.Header.Set("Authorization", "Bearer "+key)
 			resp, err := http.DefaultClient.Do(req)
@@ -154,7 +166,37 @@ func newSite(t *testing.T, engine, program string) *site {
 		}
 		return true
 	})
+	spend := s.client(s.keySpent, 0)
+	if _, err := spend.Chat.Completions.New(t.Context(), hello("chat")); err != nil {
+		t.Fatal(err)
+	}
 	return s
+}
+
+// names are what the model chat is served as: ids as they are on the Hub, which libraries have to escape.
+var names = []string{"chat", "org/chat-7b", "org/chat-7b:Q4_K_M", "hf.co/org/chat-GGUF:Q4_K_M"}
+
+// metered holds that the control plane knows what all streams of the key with a limit on tokens have cost, although most clients did not ask.
+func (s *site) metered(t *testing.T, requests int64) {
+	var sum levelrail.Usage
+	eventually(t, 20*time.Second, "the usage has arrived", func() bool {
+		sum = levelrail.Usage{}
+		for _, r := range s.control.Reports("/gateway/usage") {
+			var b wire.UsageBatch
+			if err := json.Unmarshal(r.Body, &b); err != nil {
+				t.Fatal(err)
+			}
+			for _, row := range b.Rows {
+				if row.KeyID == "key_e" {
+					sum.Add(row)
+				}
+			}
+		}
+		return sum.Requests >= requests
+	})
+	if sum.Requests != requests || sum.OK != requests || sum.WithUsage != requests || sum.InputTokens <= 0 || sum.OutputTokens <= 0 {
+		t.Errorf("of %d streams the control plane knows %+v", requests, sum)
+	}
 }
 
 func eventually(t *testing.T, patience time.Duration, what string, ok func() bool) {
@@ -169,25 +211,16 @@ func eventually(t *testing.T, patience time.Duration, what string, ok func() boo
 
 // suite runs a suite in another language and turns its lines into subtests. It returns the names of the checks, in order.
 func (s *site) suite(t *testing.T, program, script string) []string {
-	cmd := exec.CommandContext(t.Context(), program, script)
-	cmd.Env = s.env()
-	var talk bytes.Buffer
-	cmd.Stderr = &talk
-	out, err := cmd.Output()
+	checks, err := Suite(t.Context(), program, script, s.env()...)
 	if err != nil {
-		t.Errorf("%s %s: %v\n%s", program, script, err, talk.Bytes())
+		t.Error(err)
 	}
 	var names []string
-	for scan := bufio.NewScanner(bytes.NewReader(out)); scan.Scan(); {
-		var line struct{ Name, Error string }
-		if err := json.Unmarshal(scan.Bytes(), &line); err != nil || line.Name == "" {
-			t.Errorf("the suite says %q", scan.Text())
-			continue
-		}
-		names = append(names, line.Name)
-		t.Run(line.Name, func(t *testing.T) {
-			if line.Error != "" {
-				t.Error(line.Error)
+	for _, c := range checks {
+		names = append(names, c.Name)
+		t.Run(c.Name, func(t *testing.T) {
+			if c.Error != "" {
+				t.Error(c.Error)
 			}
 		})
 	}

@@ -1,5 +1,5 @@
-// The checks of test/sdk in JavaScript. Environment: LEVELRAIL_URL, _ENGINE, _KEY, _KEY_BUSY, _KEY_LOADING, and SDK_DIR,
-// where the library is installed.
+// The checks of test/sdk in JavaScript. Environment: LEVELRAIL_URL, _ENGINE, _KEY, _KEY_BUSY, _KEY_LOADING, _KEY_SPENT,
+// _KEY_METERED, and SDK_DIR, where the library is installed.
 import assert from 'node:assert/strict';
 import { File } from 'node:buffer';
 import { createRequire } from 'node:module';
@@ -81,7 +81,7 @@ async function broken(stub) {
 
 const checks = {
   async models_list() {
-    assert.deepEqual((await ids()).map((m) => m.id), ['chat', 'org/chat-7b:Q4_K_M']);
+    assert.deepEqual((await ids()).map((m) => m.id), ['chat', 'org/chat-7b', 'org/chat-7b:Q4_K_M', 'hf.co/org/chat-GGUF:Q4_K_M']);
   },
   async models_retrieve() {
     for (const m of await ids()) assert.deepEqual(JSON.parse(JSON.stringify(await api.models.retrieve(m.id))), JSON.parse(JSON.stringify(m)));
@@ -203,6 +203,28 @@ const checks = {
     assert.equal((await askBusy(busy(3))).choices[0].message.content, SAID);
     const took = Date.now() - began;
     assert.ok(took > 900 && took < 5000, `retried after ${took} ms`);
+  },
+  async error_429_of_key() {
+    const began = Date.now();
+    const e = await refused(OpenAI.RateLimitError, () => chat({}, client(env.LEVELRAIL_KEY_SPENT, 1)), 429, 'rate_limit_exceeded');
+    assert.equal(e.headers.get('retry-after'), '1');
+    const took = Date.now() - began;
+    assert.ok(took > 900 && took < 5000, `retried after ${took} ms`);
+  },
+  async usage_not_asked() {
+    const metered = client(env.LEVELRAIL_KEY_METERED);
+    const chunks = async (stream) => {
+      const all = [];
+      for await (const { id, created, ...rest } of stream) all.push(rest);
+      assert.ok(all.length >= 3);
+      return all;
+    };
+    for (const stream_options of [undefined, { include_usage: false }, { include_usage: true }]) {
+      const [a, b] = [await chunks(await chat({ stream: true, stream_options }, metered)), await chunks(await chat({ stream: true, stream_options }))];
+      assert.deepEqual(a, b);
+      const ask = async (c) => chunks(await c.completions.create({ model: 'chat', prompt: 'one two three', stream: true, stream_options }));
+      assert.deepEqual(await ask(metered), await ask(api));
+    }
   },
   async cancel() {
     await untilFree();

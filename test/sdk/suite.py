@@ -1,4 +1,4 @@
-"""The checks of test/sdk in Python. Environment: LEVELRAIL_URL, _ENGINE, _KEY, _KEY_BUSY, _KEY_LOADING."""
+"""The checks of test/sdk in Python. Environment: LEVELRAIL_URL, _ENGINE, _KEY, _KEY_BUSY, _KEY_LOADING, _KEY_SPENT, _KEY_METERED."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def refused(kind, call, status, code):
 
 @check
 def models_list():
-    equal([m.id for m in api.models.list()], ["chat", "org/chat-7b:Q4_K_M"])
+    equal([m.id for m in api.models.list()], ["chat", "org/chat-7b", "org/chat-7b:Q4_K_M", "hf.co/org/chat-GGUF:Q4_K_M"])
 
 
 @check
@@ -249,12 +249,37 @@ def error_429_and_retry():
     next(iter(stream))
     e = refused(openai.RateLimitError, lambda: ask_busy(busy()), 429, "rate_limit_exceeded")
     equal(e.response.headers["retry-after"], "1")
-    timer = threading.Timer(0.3, stream.close)
-    timer.start()
     began = time.monotonic()
+    threading.Timer(0.3, stream.close).start()
     equal(ask_busy(busy(3)).choices[0].message.content, SAID)
     took = time.monotonic() - began
     assert 0.9 < took < 5, f"retried after {took:.2f} s"
+
+
+@check
+def error_429_of_key():
+    began = time.monotonic()
+    spent = client("LEVELRAIL_KEY_SPENT", 1)
+    e = refused(openai.RateLimitError, lambda: spent.chat.completions.create(model="chat", messages=HELLO), 429, "rate_limit_exceeded")
+    equal(e.response.headers["retry-after"], "1")
+    took = time.monotonic() - began
+    assert 0.9 < took < 5, f"retried after {took:.2f} s"
+
+
+@check
+def usage_not_asked():
+    metered = client("LEVELRAIL_KEY_METERED")
+
+    def chunks(stream):
+        all = [c.model_dump(exclude={"id", "created"}) for c in stream]
+        assert len(all) >= 3, all
+        return all
+
+    for more in [{}, {"stream_options": {"include_usage": False}}, {"stream_options": {"include_usage": True}}]:
+        a, b = (chunks(c.chat.completions.create(model="chat", messages=HELLO, stream=True, **more)) for c in (metered, api))
+        equal(a, b)
+        a, b = (chunks(c.completions.create(model="chat", prompt="one two three", stream=True, **more)) for c in (metered, api))
+        equal(a, b)
 
 
 @check

@@ -3,6 +3,7 @@ package stub
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strconv"
 )
 
@@ -154,7 +155,11 @@ func (x *exchange) streamText(kind string, q *query, r reply) string {
 		if kind == kindCompletions {
 			delta = []byte(`""`)
 		}
-		if !s.event("", c.chunk(i, delta, r.finish, usage), false) {
+		event := c.chunk(i, delta, r.finish, usage)
+		if x.b.Manner == LlamaCpp && x.b.Usage == "" {
+			event = fmt.Appendf(event[:len(event)-1], `,"timings":{"cache_n":0,"prompt_n":%d,"predicted_n":%d}}`, r.prompt, r.output)
+		}
+		if !s.event("", event, false) {
 			return endLeft
 		}
 	}

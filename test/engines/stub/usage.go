@@ -10,7 +10,8 @@ import (
 // Engines say what an answer cost in manners of their own:
 //
 //   - chat and completions, whole: all of them, llama.cpp that of the first choice alone;
-//   - chat, streamed: an extra event without choices, and only if the client asked; llama.cpp one for each choice;
+//   - chat, streamed: an extra event without choices, and only if the client asked; llama.cpp one for each choice, and the
+//     same figures as timings in the finishing event whether asked or not;
 //   - completions, streamed: llama.cpp in the finishing event whether asked or not, vLLM as in chat, Ollama all zeros in
 //     every event and the truth in an extra one;
 //   - responses: in response.completed;

@@ -183,4 +183,55 @@ func TestGatewayKeys(t *testing.T) {
 		}
 		t.Logf("revoked, and refused by the gateway, after %s with the command's own start", took.Round(time.Millisecond))
 	})
+
+	t.Run("rotate at once", func(t *testing.T) {
+		id, old := newKey(h, "leaked", "--rpm 7 --max-parallel 3 --allow-paths /v1/chat/completions,/v1/models")
+		var next struct {
+			ID, Secret, Name string
+			Limits           map[string]int64
+			AllowPaths       []string `json:"allow_paths"`
+		}
+		h.JSON(&next, "models keys rotate chat "+id+" --grace 0")
+		h.Eventually("the old key to be refused", time.Second, func() error {
+			if res, body := ask(old); res.StatusCode != http.StatusUnauthorized {
+				return fmt.Errorf("%s %s", res.Status, body)
+			}
+			return nil
+		})
+		h.Eventually("the new key to open the model", time.Second, func() error {
+			if res, body := ask(next.Secret); res.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s %s", res.Status, body)
+			}
+			return nil
+		})
+		if next.ID == id || next.Name != "leaked" || next.Limits["rpm"] != 7 || next.Limits["max_parallel"] != 3 || len(next.AllowPaths) != 2 {
+			t.Errorf("the new key is %+v", next)
+		}
+	})
+
+	t.Run("a gateway that does not answer", func(t *testing.T) {
+		id, key := newKey(h, "stolen", "")
+		pid := h.WaitActive("levelrail-gateway.service").MainPID
+		h.Run(fmt.Sprintf("kill -STOP %d", pid))
+		began := time.Now()
+		stdout, stderr, code := h.Try("models keys revoke chat " + id + " --yes")
+		took := time.Since(began)
+		flying, notes, _ := h.Try("models requests chat")
+		h.Run(fmt.Sprintf("kill -CONT %d", pid))
+		if code != 6 || !strings.Contains(stderr, "gw_") || !strings.Contains(stderr, "may still take it") || took < time.Second || took > 4*time.Second {
+			t.Errorf("the revocation ended with %d after %s:\n%s\n%s", code, took, stdout, stderr)
+		}
+		if !strings.Contains(notes, "gw_") {
+			t.Errorf("who flies is told as if every gateway had said so:\n%s\n%s", flying, notes)
+		}
+		h.Eventually("the gateway to refuse it once it goes on", 2*time.Second, func() error {
+			if res, body := ask(key); res.StatusCode != http.StatusUnauthorized {
+				return fmt.Errorf("%s %s", res.Status, body)
+			}
+			return nil
+		})
+		if again := h.WaitActive("levelrail-gateway.service").MainPID; again != pid {
+			t.Errorf("the gateway is another process: %d, was %d", again, pid)
+		}
+	})
 }

@@ -37,6 +37,7 @@ func (c *counting) serve(w http.ResponseWriter, r *http.Request) {
 type hammered struct {
 	passed, refused, other int
 	waits                  []time.Duration // of those that were refused
+	at                     []time.Time     // when those that passed had their answer
 }
 
 // hammer sends requests with a key to all gateways, by so many clients each, for a while.
@@ -55,6 +56,7 @@ func hammer(key string, clients int, d time.Duration, all ...*member) (h hammere
 					switch status {
 					case 200:
 						h.passed++
+						h.at = append(h.at, time.Now())
 					case 429:
 						h.refused++
 						h.waits = append(h.waits, took)
@@ -74,6 +76,40 @@ func hammer(key string, clients int, d time.Duration, all ...*member) (h hammere
 	return h
 }
 
+// add adds what came of more requests.
+func (h *hammered) add(more hammered) {
+	h.passed, h.refused, h.other, h.waits, h.at = h.passed+more.passed, h.refused+more.refused, h.other+more.other, more.waits, append(h.at, more.at...)
+}
+
+// send sends one request and tells whether it passed.
+func (h *hammered) send(m *member, key string) bool {
+	ok := m.status(key) == 200
+	if ok {
+		h.add(hammered{passed: 1, at: []time.Time{time.Now()}})
+	}
+	return ok
+}
+
+// mostInMinute is how many passed in the minute that had most.
+func (h *hammered) mostInMinute() (most int) {
+	slices.SortFunc(h.at, time.Time.Compare)
+	for i, from := 0, 0; i < len(h.at); i++ {
+		for h.at[i].Sub(h.at[from]) >= time.Minute {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
+	return most
+}
+
+// hammerUntil hammers until enough have passed in all, or for so long that a busy machine has had its time.
+func (h *hammered) hammerUntil(enough int, key string, clients int, all ...*member) {
+	for deadline := time.Now().Add(30 * time.Second); h.passed < enough && time.Now().Before(deadline); {
+		h.add(hammer(key, clients, 500*time.Millisecond, all...))
+	}
+	h.add(hammer(key, clients, 2*time.Second, all...)) // and nothing beyond
+}
+
 func (h hammered) slowest() time.Duration {
 	if len(h.waits) == 0 {
 		return 0
@@ -90,9 +126,10 @@ func TestSharedRPM(t *testing.T) {
 	c.engine.on(engine.serve)
 	k, small, idle := c.key("shared", levelrail.KeyLimits{RPM: 100}), c.key("small", levelrail.KeyLimits{RPM: 2}), c.key("idle", levelrail.KeyLimits{RPM: 3})
 	one := c.join("one", k.Secret)
+	var h hammered
 	for range 10 { // alone, and exact without a word
-		if s := one.status(k.Secret); s != 200 {
-			t.Fatalf("alone: %d", s)
+		if !h.send(one, k.Secret) {
+			t.Fatal("alone it refuses")
 		}
 	}
 	if n := one.way.words(); n != 0 {
@@ -100,26 +137,25 @@ func TestSharedRPM(t *testing.T) {
 	}
 	began := time.Now()
 	two := c.join("two", k.Secret)
-	if s := two.status(k.Secret); s != 200 {
-		t.Errorf("the first request to the newcomer: %d", s)
+	if !h.send(two, k.Secret) {
+		t.Error("the first request to the newcomer is refused")
 	}
 	three := c.join("three", k.Secret)
-	h := hammer(k.Secret, 4, 4*time.Second, one, two, three)
-	total := 11 + h.passed
-	t.Logf("three gateways, rpm 100: %d admitted in sum, %d refused (99 %% of them within %s)", total, h.refused, h.slowest())
-	if total > 100 || total < 95 || h.other > 0 {
-		t.Errorf("%d of 100 are admitted, %d ended otherwise", total, h.other)
+	h.hammerUntil(95, k.Secret, 4, one, two, three)
+	t.Logf("three gateways, rpm 100: %d admitted in sum, %d refused (99 %% of them within %s), %s since the first", h.mostInMinute(), h.refused, h.slowest(), time.Since(began).Round(time.Second))
+	if most := h.mostInMinute(); most > 100 || h.passed < 95 || h.other > 0 {
+		t.Errorf("%d of 100 are admitted, %d ended otherwise", most, h.other)
 	}
+	before := h.passed
 	two.end(syscall.SIGTERM)
 	two.begin()
 	three.end(syscall.SIGKILL)
 	four := c.join("four", k.Secret)
 	three.begin()
-	h = hammer(k.Secret, 2, 2*time.Second, one, two, three, four)
-	total += h.passed
-	t.Logf("after a restart, a kill and a join: %d more, %d refused; %s since the first", h.passed, h.refused, time.Since(began).Round(time.Second))
-	if total > 100 || time.Since(began) > 55*time.Second {
-		t.Errorf("%d of 100 are admitted within %s", total, time.Since(began))
+	h.add(hammer(k.Secret, 2, 2*time.Second, one, two, three, four))
+	t.Logf("after a restart, a kill and a join: %d more, %s since the first", h.passed-before, time.Since(began).Round(time.Second))
+	if most := h.mostInMinute(); most > 100 {
+		t.Errorf("%d of 100 are admitted in a minute", most)
 	}
 
 	all := []*member{one, two, three, four}
@@ -139,7 +175,7 @@ func TestSharedRPM(t *testing.T) {
 		}
 	}
 	e, err := c.people.Explain(t.Context(), "chat", k.ID)
-	if err != nil || len(e.Total) != 1 || e.Total[0].Used != int64(total) || e.Total[0].Most != 100 || e.RefusedBy == nil || len(e.Limits) < 4 || len(e.Silent) > 0 {
+	if err != nil || len(e.Total) != 1 || e.Total[0].Used > 100 || e.Total[0].Most != 100 || e.RefusedBy == nil || len(e.Limits) < 4 || len(e.Silent) > 0 {
 		t.Errorf("explained: %+v, %v", e, err)
 	} else {
 		t.Logf("explained: %d of %d used in sum, %d of it by gateways that are gone, passes in %d s at least", e.Total[0].Used, e.Total[0].Most, e.Total[0].Gone, e.Total[0].ResetSeconds)
@@ -182,35 +218,29 @@ func TestSharedWithoutServer(t *testing.T) {
 	c.engine.on(engine.serve)
 	k := c.key("shared", levelrail.KeyLimits{RPM: 100, TPD: 10_000})
 	one, two := c.join("one", k.Secret), c.join("two", k.Secret)
-	total := 0
+	var h hammered
 	for range 10 {
-		for _, m := range []*member{one, two} {
-			if m.status(k.Secret) == 200 {
-				total++
-			}
-		}
+		h.send(one, k.Secret)
+		h.send(two, k.Secret)
 	}
 	c.stop(syscall.SIGKILL)
-	h := hammer(k.Secret, 2, time.Second, one, two)
-	total += h.passed
-	t.Logf("the server is away: %d passed, %d in sum", h.passed, total)
-	if h.passed == 0 || total > 100 {
-		t.Errorf("without the server %d pass, %d in sum", h.passed, total)
+	before := h.passed
+	h.add(hammer(k.Secret, 2, time.Second, one, two))
+	t.Logf("the server is away: %d passed, %d in sum", h.passed-before, h.passed)
+	if h.passed == before || h.mostInMinute() > 100 {
+		t.Errorf("without the server %d pass, %d in a minute", h.passed-before, h.mostInMinute())
 	}
 	c.start()
 	c.eventually("the server is back", func() bool { _, err := c.people.Status(t.Context()); return err == nil })
-	deadline := time.Now().Add(20 * time.Second)
-	for total < 95 && time.Now().Before(deadline) {
-		total += hammer(k.Secret, 2, 500*time.Millisecond, one, two).passed
-	}
-	total += hammer(k.Secret, 2, time.Second, one, two).passed
-	t.Logf("with the server again: %d in sum", total)
-	if total > 100 || total < 95 {
-		t.Errorf("%d of 100 are admitted", total)
+	h.hammerUntil(95, k.Secret, 2, one, two)
+	t.Logf("with the server again: %d in sum", h.mostInMinute())
+	if most := h.mostInMinute(); most > 100 || h.passed < 95 {
+		t.Errorf("%d of 100 are admitted, %d in all", most, h.passed)
 	}
 	two.end(syscall.SIGTERM)
 	three := c.join("three", k.Secret)
-	if n := hammer(k.Secret, 2, time.Second, one, three).passed; total+n > 100 {
-		t.Errorf("one in the place of another has %d more", n)
+	h.add(hammer(k.Secret, 2, time.Second, one, three))
+	if most := h.mostInMinute(); most > 100 {
+		t.Errorf("one in the place of another has more: %d in a minute", most)
 	}
 }

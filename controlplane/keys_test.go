@@ -199,3 +199,37 @@ func TestRevokeWaits(t *testing.T) {
 		t.Errorf("a token of another history: %d %s", x.status, x.body)
 	}
 }
+
+// TestCreateWaits: a key that is made, or made in place of another, is known to every connected gateway when its text is
+// told; a gateway that does not say so holds it up for a second at most.
+func TestCreateWaits(t *testing.T) {
+	r := start(t, rigOptions{})
+	ctx := t.Context()
+	r.deploy("chat")
+	g := r.follows(wire.WatchRoute, wire.WatchRouteKey)
+	keys := func() (n int) {
+		g.watch.mu.Lock()
+		defer g.watch.mu.Unlock()
+		for id := range g.watch.state {
+			if strings.HasPrefix(id, wire.WatchRouteKey+"/") {
+				n++
+			}
+		}
+		return n
+	}
+	began := time.Now()
+	done := inBackground(func() (wire.NewKey, error) { return r.people.CreateKey(ctx, "chat", wire.CreateKey{Name: "a"}) })
+	eventually(t, "the key reaches the gateway", func() bool { return keys() == 2 })
+	g.saysSeen()
+	made, err := done()
+	if took := time.Since(began); err != nil || took >= time.Second {
+		t.Errorf("the gateway has said so, after %s: %v", took, err)
+	}
+	began = time.Now()
+	done = inBackground(func() (wire.NewKey, error) {
+		return r.people.ReplaceKey(ctx, "chat", made.ID, wire.RotateKey{})
+	})
+	if _, err := done(); err != nil || keys() != 3 || time.Since(began) < time.Second {
+		t.Errorf("a gateway that says nothing, after %s: %v, %d keys", time.Since(began), err, keys())
+	}
+}

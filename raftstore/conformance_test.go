@@ -288,6 +288,11 @@ func conformUsage(t *testing.T, s *Store, _ *clock) {
 	other := batch(1, 5)
 	other.GatewayID = "gw_2"
 	propose(t, s, other)
+	for _, a := range all[levelrail.Audit](t, s, "") {
+		if a.Command == "usage.record" {
+			t.Errorf("usage is in the audit: %+v", a)
+		}
+	}
 	rows := all[levelrail.Usage](t, s, "2026113012/")
 	if len(rows) != 1 || rows[0].Requests != 12 || rows[0].OutputTokens != 120 {
 		t.Errorf("the rows are %+v", rows)

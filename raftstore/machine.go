@@ -195,8 +195,12 @@ func writeChanges(w stateWriter, changes []command.Change, index uint64) ([]chan
 	return published, nil
 }
 
-// writeAudit records who did what, and lets the oldest record go when there are enough.
+// writeAudit records who did what, and lets the oldest record go when there are enough. What machines say every few
+// seconds by themselves is left out, unless it is refused: it would push out what people did.
 func writeAudit(w stateWriter, at *meta, env command.Envelope, index uint64, refuse *levelrail.Error) error {
+	if _, often := env.Command.(command.Routine); often && refuse == nil {
+		return nil
+	}
 	a := levelrail.Audit{Index: index, At: env.At, Principal: env.By.Principal, Ability: env.By.Ability, Command: env.Command.Kind()}
 	a.Kind, a.ID = env.Command.Subject()
 	if refuse != nil {

@@ -234,7 +234,7 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 			l.publish(l.state.table)
 			l.save.wish(l.state.table, l.state.token)
 		}
-		if changed && (line.Type == wire.WatchSynced || line.Type == wire.WatchDelete && line.Kind == wire.WatchRouteKey) {
+		if changed && (line.Type == wire.WatchSynced || line.Kind == wire.WatchRouteKey) {
 			l.seen.upTo(l.state.token)
 		}
 		if line.Type == wire.WatchSynced {

@@ -13,8 +13,8 @@ import (
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// TestSeenTokens: how far the watch has come is said when it has said everything and when a key is taken away, not for
-// anything else; what cannot be said is tried once more; and it never holds up the watch.
+// TestSeenTokens: how far the watch has come is said when it has said everything and when a key is made or taken away, not
+// for anything else; what cannot be said is tried once more; and it never holds up the watch.
 func TestSeenTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource()
@@ -44,9 +44,10 @@ func TestSeenTokens(t *testing.T) {
 		src.lines <- wire.WatchLine{Type: wire.WatchSynced, Token: "c.1"}
 		said("synced", "c.1")
 		src.lines <- keyLine("k2", "c.2")
+		said("a key is made", "c.2")
 		src.lines <- routeLine("chat")
 		src.lines <- line(wire.WatchRoute, wire.WatchDelete, "chat", "", nil)
-		said("what takes no key away")
+		said("what is no key")
 		gone("c.3")
 		said("a key is gone", "c.3")
 

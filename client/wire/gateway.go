@@ -119,7 +119,7 @@ type ModelActivity struct {
 }
 
 // Seen says how far a gateway has come in its watch. POST /api/v1/gateway/seen, at once after each line of kind route_key
-// that takes a key away, and after each synced. Who revokes waits for it.
+// and after each synced. Who makes or revokes a key waits for it.
 type Seen struct {
 	GatewayID string `json:"gateway_id"`
 	Token     string `json:"token"`

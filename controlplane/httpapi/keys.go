@@ -107,15 +107,19 @@ func (s *Server) isReplay(by command.By, keyID string) (bool, error) {
 	return there, err
 }
 
-// makeKey proposes the command that makes a key, and answers with the key and its text.
+// makeKey proposes the command that makes a key, waits a moment for the connected gateways to know it, and answers with the
+// key and its text. A gateway that does not say so in time learns of the key with its watch, as ever.
 func (s *Server) makeKey(ctx context.Context, by command.By, cmd command.Command, id, text string) (*body[wire.NewKey], error) {
-	if _, _, err := s.propose(ctx, by, cmd); err != nil {
+	before := s.connected()
+	_, res, err := s.propose(ctx, by, cmd)
+	if err != nil {
 		return nil, err
 	}
 	made, err := s.newKey(id, text)
 	if err != nil {
 		return nil, err
 	}
+	s.awaitSeen(ctx, before, res.Index)
 	return &body[wire.NewKey]{*made}, nil
 }
 

@@ -33,6 +33,12 @@ type Command interface {
 	Apply(tx *Tx) (any, error)
 }
 
+// Routine is a Command that machines give every few seconds by themselves. It is not in the audit.
+type Routine interface {
+	Command
+	Routine()
+}
+
 // By says on whose behalf a command is proposed.
 type By struct {
 	Principal levelrail.Principal

@@ -30,6 +30,9 @@ type UsageRecorded struct {
 func (UsageRecord) Kind() string                        { return "usage.record" }
 func (c UsageRecord) Subject() (levelrail.Kind, string) { return levelrail.KindUsage, c.GatewayID }
 
+// Routine keeps usage out of the audit: gateways report it every few seconds.
+func (UsageRecord) Routine() {}
+
 func (c UsageRecord) Validate() error {
 	if c.Sequence == 0 {
 		return invalid("a gateway's batches of usage are numbered from 1")

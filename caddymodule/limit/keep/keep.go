@@ -147,7 +147,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		if pause = Every; !k.Save() {
 			pause = retryPause
 		}
-		pause = max(pause, 20*time.Since(began))
+		pause = max(pause, 50*time.Since(began)) // very many keys take long to write: a fiftieth of the time at most
 	}
 }
 

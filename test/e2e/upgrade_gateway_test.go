@@ -237,8 +237,20 @@ func TestGatewayUpgrade(t *testing.T) {
 		main, _ := processes(h)
 		h.Kill9(main)
 		began := time.Now()
-		h.Eventually("the service to be there again", 15*time.Second, func() error { return serves(h, real) })
+		h.Eventually("the service to be there again", 30*time.Second, func() error { // by what is not counted
+			res, err := h.Send(context.Background(), "GET", "/v1/models", real, "")
+			if err == nil {
+				res.Body.Close()
+				if u, _ := h.Show(context.Background(), gatewayUnit); u.MainPID == main || u.MainPID == 0 {
+					err = fmt.Errorf("the main process is %d", u.MainPID)
+				}
+			}
+			return err
+		})
 		t.Logf("the gateway served %.1f s after its death", time.Since(began).Seconds())
+		if err := serves(h, real); err != nil {
+			t.Error(err)
+		}
 		if now, _ := processes(h); now == main {
 			t.Error("the dead process is still the main one")
 		}

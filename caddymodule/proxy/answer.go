@@ -16,7 +16,7 @@ type Answer struct {
 	ContentLength int64 // of the body; -1: not known, or there is none
 	Target        wire.RouteTarget
 
-	call    Call
+	call    *Call
 	client  context.Context // ends when the client leaves
 	stay    func() bool     // the client need not be watched any more; false: it has left
 	engines *Engines

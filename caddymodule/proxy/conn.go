@@ -65,13 +65,13 @@ type conn struct {
 	abort func() // closes the connection, for whoever waits for the client to leave
 
 	// What the two functions below work on. They are made once, and run where the socket may be used without waiting.
-	offer, poll func(fd uintptr) bool
-	out         [][]byte // what is to be written
-	outs        [2][]byte
-	sent        int   // how much of it was
-	stale       bool  // the engine has closed the connection, or has spoken without being asked
-	err         error // what the system said
-	one         [1]byte
+	turn, poll func(fd uintptr) bool
+	out        [][]byte // what is to be written
+	outs       [2][]byte
+	sent, all  int   // how much of it was, and how much there is
+	stale      bool  // the engine has closed the connection, or has spoken without being asked
+	err        error // what the system said
+	one        [1]byte
 
 	since        time.Time // in the pool: when it came
 	older, newer *conn     // in the pool: its neighbours
@@ -99,48 +99,73 @@ func dial(ctx context.Context, at place, timeout time.Duration) (*conn, error) {
 	}
 	c := &conn{Conn: nc, raw: raw, place: at}
 	c.abort = func() { nc.Close() }
-	c.offer, c.poll = c.offerTo, c.pollFrom
+	c.turn, c.poll = c.offerAndRead, c.pollFrom
 	return c, nil
 }
 
-// write writes as much as the socket takes without waiting, and says how much that was. Of a connection that was used
-// before it first makes sure that the engine is still there and silent: stale, it was not, and has been sent nothing.
-func (c *conn) write(head, body []byte) (sent int, stale bool, err error) {
+// ask writes as much of a request as the socket takes without waiting. Of a connection that was used before it first makes
+// sure that the engine is still there and silent: stale, it was not, and has been sent nothing. When everything was taken,
+// it waits for the first bytes of the answer, as fill does, until the connection is due.
+//
+// Waiting begins, for the poller, before that look. So a silent socket need not be asked in vain for an answer that cannot
+// be there yet: once it is, the poller has said so. On a new connection an engine may have spoken before.
+func (c *conn) ask(head, body []byte) (sent int, stale bool, err error) {
 	c.outs[0], c.outs[1] = head, body
 	if c.out = c.outs[:]; len(body) == 0 {
 		c.out = c.outs[:1]
 	}
-	c.sent, c.stale, c.err = 0, false, nil
-	err = c.raw.Write(c.offer)
-	if err == nil {
+	c.sent, c.all, c.stale, c.err = 0, len(head)+len(body), false, nil
+	if err = c.raw.Read(c.turn); err == nil {
 		err = c.err
 	}
 	c.out, c.outs = nil, [2][]byte{}
 	return c.sent, c.stale, err
 }
 
-func (c *conn) offerTo(fd uintptr) bool {
-	if c.used {
-		_, _, err := syscall.Recvfrom(int(fd), c.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		if c.stale = !errors.Is(err, syscall.EAGAIN); c.stale {
+// offerAndRead is ask, each time that the socket may have become ready.
+func (c *conn) offerAndRead(fd uintptr) (done bool) {
+	var n int
+	if c.sent < c.all {
+		if c.used {
+			_, _, err := syscall.Recvfrom(int(fd), c.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+			if c.stale = err != syscall.EAGAIN; c.stale {
+				return true
+			}
+		}
+		for {
+			if len(c.out) == 1 {
+				n, c.err = syscall.Write(int(fd), c.out[0])
+			} else {
+				n, c.err = unix.Writev(int(fd), c.out)
+			}
+			if c.err != syscall.EINTR {
+				break
+			}
+		}
+		if c.err == syscall.EAGAIN {
+			c.err = nil
+		}
+		if c.sent = max(n, 0); c.sent < c.all {
 			return true
 		}
-	}
-	var n int
-	for {
-		if len(c.out) == 1 {
-			n, c.err = syscall.Write(int(fd), c.out[0])
-		} else {
-			n, c.err = unix.Writev(int(fd), c.out)
+		if c.used {
+			return false // nothing was there when waiting had begun
 		}
-		if c.err != syscall.EINTR {
+	}
+	for {
+		if n, c.err = syscall.Read(int(fd), c.b); c.err != syscall.EINTR {
 			break
 		}
 	}
-	if c.err == syscall.EAGAIN {
+	switch {
+	case c.err == syscall.EAGAIN:
 		c.err = nil
+		return false
+	case c.err == nil && n == 0:
+		c.err = io.EOF
 	}
-	c.sent = max(n, 0)
+	c.r, c.w = 0, max(n, 0)
+	c.full = c.w == len(c.b)
 	return true
 }
 

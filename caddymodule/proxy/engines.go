@@ -92,7 +92,7 @@ func (e *Engines) try(client context.Context, c *Call, t *wire.RouteTarget, kept
 		}
 	}
 	conn.b = newBuffer(smallBuffer)
-	a := &Answer{Target: *t, call: *c, client: client, engines: e, conn: conn, gap: seconds(c.Limits.IdleTimeout)}
+	a := &Answer{Target: *t, call: c, client: client, engines: e, conn: conn, gap: seconds(c.Limits.IdleTimeout)}
 	a.stay = context.AfterFunc(client, conn.abort)
 	unsent, err := a.ask()
 	if err == nil {
@@ -114,15 +114,15 @@ func (e *Engines) try(client context.Context, c *Call, t *wire.RouteTarget, kept
 	return nil, f
 }
 
-// ask writes the request and lets the header timeout begin. unsent says, with an error, that the engine has not been sent
-// any of it because it had closed the connection before.
+// ask writes the request and begins to wait for the answer, for no longer than the header timeout. unsent says, with an
+// error, that the engine has not been sent any of it because it had closed the connection before.
 func (a *Answer) ask() (unsent bool, err error) {
 	var body []byte
 	if a.call.Body != nil {
 		body = a.call.Body.Bytes()
 	}
 	c, limit := a.conn, seconds(a.call.Limits.HeaderTimeout)
-	head, err := appendHead(c.b[:0], &a.call, &a.Target, len(body))
+	head, err := appendHead(c.b[:0], a.call, &a.Target, len(body))
 	if err != nil {
 		return false, err
 	}
@@ -130,14 +130,15 @@ func (a *Answer) ask() (unsent bool, err error) {
 	if len(head)+len(body) <= len(c.b) {
 		head, rest = append(head, body...), nil
 	}
-	sent, stale, err := c.write(head, rest)
-	if stale || err != nil && sent == 0 && c.used {
+	c.within(limit)
+	sent, stale, err := c.ask(head, rest)
+	switch {
+	case sent == len(head)+len(rest):
+		return false, err
+	case stale || err != nil && sent == 0 && c.used:
 		return true, errors.Join(errStale, err)
-	}
-	// After an error the engine has closed the connection. It may have said why, so its answer is read all the same.
-	a.broken = err != nil
-	if sent == len(head)+len(rest) || a.broken {
-		c.within(limit)
+	case err != nil: // it has closed the connection, and may have said why: its answer is read all the same
+		a.broken = true
 		return false, nil
 	}
 	c.within(0)

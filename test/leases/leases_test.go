@@ -276,6 +276,7 @@ func (n *node) end(killed bool) {
 		defer cancel()
 		n.sharer.Leave(ctx)
 	}
+	time.Sleep(gateway.Patience) // a question for more that nobody waits for any more
 }
 
 func (w *world) tick(ctx context.Context) {

@@ -58,7 +58,7 @@ func TestReloadCutsNothing(t *testing.T) {
 		say("after a broken configuration")
 		second := h.cp.newKey(fmt.Sprintf("key_%d", proto), "chat")
 		h.eventually("the new key is there", func() bool {
-			resp, _ := h.doOverReload("GET", "/v1/models", "", "Authorization", "Bearer "+second)
+			resp, _ := h.do("GET", "/v1/models", "", "Authorization", "Bearer "+second)
 			return resp.StatusCode == 200
 		})
 		h.cp.revoke(fmt.Sprintf("key_%d", proto))
@@ -69,7 +69,7 @@ func TestReloadCutsNothing(t *testing.T) {
 			m, _ := h.table().Model("chat")
 			return m.Targets[0].Address == route.Targets[0].Address
 		})
-		if resp, _ := h.doOverReload("POST", chatPath, chatBody); resp.StatusCode != 503 {
+		if resp, _ := h.do("POST", chatPath, chatBody); resp.StatusCode != 503 {
 			t.Errorf("the route leads nowhere, and a new request got %d", resp.StatusCode)
 		}
 		say("after changes of keys and routes")

@@ -77,7 +77,7 @@ func (s *Server) cancelRequest(ctx context.Context, in *struct {
 // explainKey asks the gateways where a key's limits stand: which of them refused last, and when a request passes again.
 func (s *Server) explainKey(ctx context.Context, in *struct {
 	Named
-	Key string `query:"key" required:"true" maxLength:"64" doc:"the key's id"`
+	Key string `query:"key" required:"true" minLength:"1" maxLength:"64" doc:"the key's id"`
 }) (*body[wire.Explanation], error) {
 	k, err := s.keyOf(in.Name, in.Key)
 	if err != nil {

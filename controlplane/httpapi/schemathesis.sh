@@ -44,9 +44,10 @@ config() {
 headers = { Authorization = "Bearer $token" }
 tls-verify = "$work/ca.pem"
 $1
-# Which models and options an engine takes is the engine's to say, so no schema can.
+# Which models and options an engine takes is the engine's to say, and how large a limit or how long a time may be is a
+# setting's, so no schema can.
 [[operations]]
-include-operation-id = ["deploy-model", "update-model"]
+include-operation-id = ["deploy-model", "update-model", "create-key", "replace-key", "get-usage"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409"]
 TOML
 }

@@ -18,7 +18,7 @@ const (
 
 // Keys counts what keys with limits use. Make it with NewKeys.
 type Keys struct {
-	keys    sync.Map // key id → *Key
+	keys    *table
 	base    time.Time
 	changes atomic.Int64 // grows with what is worth keeping
 
@@ -32,7 +32,9 @@ type Keys struct {
 
 // NewKeys returns Keys that have counted nothing. now is the clock's reading; later ones are compared with it, so that a
 // clock that is set anew neither frees nor locks anybody.
-func NewKeys(now time.Time) *Keys { return &Keys{base: now, rings: make(chan struct{}, 1)} }
+func NewKeys(now time.Time) *Keys {
+	return &Keys{keys: newTable(), base: now, rings: make(chan struct{}, 1)}
+}
 
 func (k *Keys) nanos(now time.Time) int64 { return k.base.UnixNano() + int64(now.Sub(k.base)) }
 
@@ -60,14 +62,6 @@ const (
 	byParallel
 )
 
-func (k *Keys) key(id string) *Key {
-	if c, ok := k.keys.Load(id); ok {
-		return c.(*Key)
-	}
-	c, _ := k.keys.LoadOrStore(id, k.empty(id))
-	return c.(*Key)
-}
-
 func (k *Keys) empty(id string) *Key {
 	return &Key{all: k, id: id, requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}, foreign: window{span: day}}
 }
@@ -75,7 +69,7 @@ func (k *Keys) empty(id string) *Key {
 // lock returns the key's counter, locked and in the map.
 func (k *Keys) lock(id string) *Key {
 	for {
-		c := k.key(id)
+		c := k.keys.getOr(id, k.empty)
 		c.mu.Lock()
 		if !c.dead {
 			return c
@@ -243,8 +237,8 @@ type State struct {
 // State tells where each limit of a key stands. A key that has not used any has all of each.
 func (k *Keys) State(id string, l levelrail.KeyLimits, now time.Time) []State {
 	c := k.empty(id)
-	if known, ok := k.keys.Load(id); ok {
-		c = known.(*Key)
+	if known, ok := k.keys.get(id); ok {
+		c = known
 	}
 	at := k.nanos(now)
 	c.mu.Lock()
@@ -294,14 +288,13 @@ func (k *Keys) Changes() int64 { return k.changes.Load() }
 // Keep calls yield with what each key has used, until it returns false, and forgets keys of which nothing is left.
 func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 	at := k.nanos(now)
-	k.keys.Range(func(id, v any) bool {
-		c := v.(*Key)
+	k.keys.all(func(c *Key) bool {
 		c.mu.Lock()
-		kept := Kept{ID: id.(string), RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at), TPDOthers: c.foreign.kept(at)}
+		kept := Kept{ID: c.id, RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at), TPDOthers: c.foreign.kept(at)}
 		empty := kept.RPM == nil && kept.TPM == nil && kept.TPD == nil && kept.TPDOthers == nil
 		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked {
 			c.dead = true
-			k.keys.Delete(id)
+			k.keys.remove(c.id)
 		}
 		c.mu.Unlock()
 		return empty || yield(kept)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -171,7 +172,7 @@ func TestRestore(t *testing.T) {
 	if len(kept) != 1 || kept[0].ID != "key_a" {
 		t.Fatalf("kept %+v", kept)
 	}
-	if _, there := k.keys.Load("key_idle"); there {
+	if _, there := k.keys.get("key_idle"); there {
 		t.Error("a key that has used nothing is still there")
 	}
 	for _, c := range []struct {
@@ -259,7 +260,7 @@ func TestWindowAgainstList(t *testing.T) {
 				most := 1 + r.Int64N(sum)
 				wait := int64(w.until(now, most))
 				if before, after := w, w; wait > 0 {
-					before.counts, after.counts = append([]count(nil), w.counts...), append([]count(nil), w.counts...)
+					before.more, after.more = slices.Clone(w.more), slices.Clone(w.more)
 					if before.total(now+wait-1) < most || after.total(now+wait) >= most {
 						t.Fatalf("waiting %s is not the shortest", time.Duration(wait))
 					}

@@ -36,18 +36,19 @@ type shares struct {
 	slack   [4]int64 // that may was above what was used, when it was granted
 	limits  levelrail.KeyLimits
 	touched int64 // when a request came last
-	rung    bool  // somebody has been told to tell of it
 	retry   int64 // when there may be more, as the control plane says
-	short   bool  // a request was refused since it was last told of
-	asked   bool  // a request waits for the answer to the last word
 
-	seq     int64         // of the last word
-	told    int64         // the round in which all of its day was told; Keys.rounds
-	at      int64         // when it was last told
-	some    bool          // the last word told of some use
-	freed   chan struct{} // closed when a slot comes free, if somebody waits
-	changed bool          // used since
-	spent   bool          // tokens were
+	seq   int64         // of the last word
+	told  int64         // the round in which all of its day was told; Keys.rounds
+	at    int64         // when it was last told
+	freed chan struct{} // closed when a slot comes free, if somebody waits
+
+	rung    bool // somebody has been told to tell of it
+	short   bool // a request was refused since it was last told of
+	asked   bool // a request waits for the answer to the last word
+	some    bool // the last word told of some use
+	changed bool // used since
+	spent   bool // tokens were
 }
 
 // SetTerms says by what limits are bounded from now on. A gateway that ceases to be alone keeps what each key has used,
@@ -150,11 +151,11 @@ func (c *Key) lower(i int, most, used, at int64) {
 // Short tells whether a key is refused for its part alone: here it has not used all of a limit, and others may have some
 // of it.
 func (k *Keys) Short(id string, now time.Time) bool {
-	v, ok := k.keys.Load(id)
+	c, ok := k.keys.get(id)
 	if !ok {
 		return false
 	}
-	c, at := v.(*Key), k.nanos(now)
+	at := k.nanos(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.isShort(at)
@@ -186,11 +187,11 @@ func (k *Keys) Freed(id string) <-chan struct{} {
 
 // Refused notes that a request was refused for a key's part, and that it wants more.
 func (k *Keys) Refused(id string, now time.Time) {
-	v, ok := k.keys.Load(id)
+	c, ok := k.keys.get(id)
 	if !ok {
 		return
 	}
-	c, at := v.(*Key), k.nanos(now)
+	at := k.nanos(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.isShort(at) {
@@ -242,8 +243,7 @@ func (k *Keys) Ask(id string, now time.Time) Word {
 
 // Asked ends what Ask has begun.
 func (k *Keys) Asked(id string) {
-	if v, ok := k.keys.Load(id); ok {
-		c := v.(*Key)
+	if c, ok := k.keys.get(id); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.asked = false
@@ -254,8 +254,7 @@ func (k *Keys) Asked(id string) {
 // that is not used gives back what it could use.
 func (k *Keys) TellAll(all bool, now time.Time, yield func(Word) bool) {
 	at, t := k.nanos(now), k.Terms()
-	k.keys.Range(func(_, v any) bool {
-		c := v.(*Key)
+	k.keys.all(func(c *Key) bool {
 		c.mu.Lock()
 		c.adopt(t, at)
 		if !t.Alone && !t.Away && at-c.touched > int64(idleAfter) {
@@ -311,11 +310,10 @@ func (c *Key) word(at int64) Word {
 
 // Newer tells whether there has been a word about a key since seq.
 func (k *Keys) Newer(id string, seq int64) bool {
-	v, ok := k.keys.Load(id)
+	c, ok := k.keys.get(id)
 	if !ok {
 		return false
 	}
-	c := v.(*Key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seq > seq
@@ -323,8 +321,7 @@ func (k *Keys) Newer(id string, seq int64) bool {
 
 // Untold makes the next word about a key tell all of it again, since the last one has not arrived.
 func (k *Keys) Untold(id string) {
-	if v, ok := k.keys.Load(id); ok {
-		c := v.(*Key)
+	if c, ok := k.keys.get(id); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.told, c.changed, c.rung = 0, true, false
@@ -334,11 +331,11 @@ func (k *Keys) Untold(id string) {
 // Grant says what a key may use here from now on, in answer to the word seq; an answer to an older one is passed over.
 // retry is in how long there may be more; 0: not known.
 func (k *Keys) Grant(id string, seq int64, may Amounts, retry time.Duration, now time.Time) bool {
-	v, ok := k.keys.Load(id)
+	c, ok := k.keys.get(id)
 	if !ok {
 		return false
 	}
-	c, at := v.(*Key), k.nanos(now)
+	at := k.nanos(now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.adopt(k.Terms(), at); c.alone || c.seq != seq {

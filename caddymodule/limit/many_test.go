@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"unsafe"
 
 	"github.com/levelrail/levelrail"
 )
@@ -47,11 +48,21 @@ func TestWindowTakesNoMoreThanItHas(t *testing.T) {
 	for range 10_000 {
 		now += int64(minute.step) * 2
 		w.add(now, 1)
-		if len(w.counts) > 31 || cap(w.counts) > 128 {
-			t.Fatalf("%d steps of %d are held", len(w.counts), cap(w.counts))
+		if len(w.counts()) > 31 || cap(w.more) > 128 {
+			t.Fatalf("%d steps of %d are held", len(w.counts()), cap(w.more))
 		}
 	}
-	if got := w.total(now + int64(minute.step)*61); got != 0 || w.counts != nil {
-		t.Errorf("after its span it has %d and holds %d", got, cap(w.counts))
+	if got := w.total(now + int64(minute.step)*61); got != 0 || w.counts() != nil {
+		t.Errorf("after its span it has %d and holds %d", got, cap(w.more))
+	}
+}
+
+// TestSizeOfKey: a key's counter is small enough for the garbage collector's short way. Beyond 512 bytes each is looked at by
+// itself, and a million of them are a tenth of a gateway's time.
+func TestSizeOfKey(t *testing.T) {
+	if size := unsafe.Sizeof(Key{}); size > 512 {
+		t.Errorf("a key's counter has %d bytes", size)
+	} else {
+		t.Logf("%d bytes", size)
 	}
 }

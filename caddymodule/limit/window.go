@@ -22,22 +22,35 @@ var (
 // 1970 by a clock that never goes back.
 type window struct {
 	span
-	counts []count // oldest first
-	sum    int64
+	first [1]count // the only step; of step 0, which is long gone: none, or more than one
+	more  []count  // two steps or more, oldest first
+	sum   int64
 }
 
 // count is what was counted in one step.
 type count struct{ step, n int64 }
 
+// counts are the steps in which something was counted, oldest first.
+func (w *window) counts() []count {
+	if w.more == nil && w.first[0].step != 0 {
+		return w.first[:]
+	}
+	return w.more
+}
+
 // roll drops what has left the window by now.
 func (w *window) roll(now int64) {
-	gone, first := 0, now/int64(w.step)-w.steps+1
-	for gone < len(w.counts) && w.counts[gone].step < first {
-		w.sum -= w.counts[gone].n
+	counts, gone, first := w.counts(), 0, now/int64(w.step)-w.steps+1
+	for gone < len(counts) && counts[gone].step < first {
+		w.sum -= counts[gone].n
 		gone++
 	}
-	if w.counts = w.counts[gone:]; len(w.counts) == 0 {
-		w.counts = nil
+	switch {
+	case gone == 0:
+	case gone == len(counts):
+		w.first[0], w.more = count{}, nil
+	default:
+		w.more = w.more[gone:]
 	}
 }
 
@@ -45,8 +58,8 @@ func (w *window) roll(now int64) {
 func (w *window) add(now, n int64) (step int64) {
 	w.roll(now)
 	step = now / int64(w.step)
-	if last := len(w.counts) - 1; last >= 0 {
-		step = max(step, w.counts[last].step)
+	if counts := w.counts(); len(counts) > 0 {
+		step = max(step, counts[len(counts)-1].step)
 	}
 	w.insert(step, n)
 	return step
@@ -55,21 +68,29 @@ func (w *window) add(now, n int64) (step int64) {
 // insert counts n in a step that the window covers.
 func (w *window) insert(step, n int64) {
 	w.sum += n
-	at := len(w.counts)
-	for at > 0 && w.counts[at-1].step > step {
+	counts := w.counts()
+	at := len(counts)
+	for at > 0 && counts[at-1].step > step {
 		at--
 	}
-	if at > 0 && w.counts[at-1].step == step {
-		w.counts[at-1].n += n
-		return
+	switch {
+	case at > 0 && counts[at-1].step == step:
+		counts[at-1].n += n
+	case len(counts) == 0:
+		w.first[0] = count{step, n}
+	default:
+		if w.more == nil {
+			w.more, w.first[0] = append(make([]count, 0, 4), w.first[0]), count{}
+		}
+		w.more = slices.Insert(w.more, at, count{step, n})
 	}
-	w.counts = slices.Insert(w.counts, at, count{step, n})
 }
 
 // takeBack uncounts n that add put into a step, unless the step has left the window.
 func (w *window) takeBack(step, n int64) {
-	for i := len(w.counts) - 1; i >= 0 && w.counts[i].step >= step; i-- {
-		if c := &w.counts[i]; c.step == step {
+	counts := w.counts()
+	for i := len(counts) - 1; i >= 0 && counts[i].step >= step; i-- {
+		if c := &counts[i]; c.step == step {
 			n = min(n, c.n)
 			c.n -= n
 			w.sum -= n
@@ -89,7 +110,7 @@ func (w *window) until(now, most int64) time.Duration {
 	if left == 0 || left < most {
 		return 0
 	}
-	for _, c := range w.counts {
+	for _, c := range w.counts() {
 		if left -= c.n; left < most {
 			return time.Duration((c.step+w.steps)*int64(w.step) - now)
 		}
@@ -100,7 +121,7 @@ func (w *window) until(now, most int64) time.Duration {
 // kept is what of the window is worth keeping at now: pairs of step and count, oldest first.
 func (w *window) kept(now int64) (out [][2]int64) {
 	w.roll(now)
-	for _, c := range w.counts {
+	for _, c := range w.counts() {
 		if c.n != 0 {
 			out = append(out, [2]int64{c.step, c.n})
 		}
@@ -125,7 +146,7 @@ const hoursOfDay = 26
 func (w *window) hours(now int64, newest int64) (out [][2]int64) {
 	w.roll(now)
 	first := now/int64(time.Hour) - newest + 1
-	for _, c := range w.counts {
+	for _, c := range w.counts() {
 		hour := c.step * int64(w.step) / int64(time.Hour)
 		switch {
 		case c.n == 0 || hour < first:

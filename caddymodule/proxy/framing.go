@@ -39,8 +39,9 @@ func (b *body) begin(h *head, method string) (keeps bool) {
 		return false
 	case method == http.MethodHead || h.status == http.StatusNoContent || h.status == http.StatusNotModified:
 		b.part = bodyDone
-	case h.chunked:
+	case h.chunked: // llama.cpp closes after a stream without a word, on the heels of its end: a request sent then is lost
 		b.part = chunkSize
+		return false
 	case h.length == 0:
 		b.part = bodyDone
 	case h.length > 0:

@@ -196,6 +196,25 @@ func TestMalformedAnswers(t *testing.T) {
 	})
 }
 
+// TestClosedOnTheHeels: an engine that closes after a stream without having said so, and throws away what comes then, as
+// llama.cpp does, loses no request.
+func TestClosedOnTheHeels(t *testing.T) {
+	networks(t, func(t *testing.T, network string) {
+		s := newEngine(t, network, func(c net.Conn, n int64) {
+			r := bufio.NewReader(c)
+			request(r)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n0\r\n\r\n")
+			request(r)
+		})
+		e := NewEngines()
+		for range 3 {
+			if a, body := mustRead(t, e, call(t, "{}", s.target)); a.StatusCode != 200 || body != "data: x\n\n" {
+				t.Errorf("%d %q", a.StatusCode, body)
+			}
+		}
+	})
+}
+
 // TestKeepAlive: a connection serves the next call exactly when the answer left it clean.
 func TestKeepAlive(t *testing.T) {
 	networks(t, func(t *testing.T, network string) {

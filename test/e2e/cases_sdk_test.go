@@ -156,6 +156,20 @@ func goAgainstReal(t *testing.T, url, engine, model, key, one string) {
 		t.Errorf("responses: %v %+v", err, r)
 	}
 
+	for range 20 { // llama.cpp closes the connection of a stream that has ended
+		short := say("Say hello.")
+		short.MaxTokens = openai.Int(2)
+		s := api.Chat.Completions.NewStreaming(t.Context(), short)
+		for s.Next() {
+		}
+		if err := s.Err(); err != nil {
+			t.Fatalf("a stream: %v", err)
+		}
+		if _, err := api.Chat.Completions.New(t.Context(), short); err != nil {
+			t.Fatalf("on the heels of a stream: %v", err)
+		}
+	}
+
 	_, err = api.Audio.Transcriptions.New(t.Context(), openai.AudioTranscriptionNewParams{Model: model, File: openai.File(strings.NewReader("RIFF"), "a.wav", "audio/wav")})
 	refused(err, 404, "unknown_url")
 

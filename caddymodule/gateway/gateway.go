@@ -91,10 +91,10 @@ type exchange struct {
 	whole   bool           // the request's body has been read to its end
 	sentAs  string
 
-	counter *limit.Key // what the key uses; nil: it has no limits
-	ticket  int64      // for giving the charge back
-	charged bool       // admit has passed, and settle has not
-	reached bool       // an engine may have seen the request
+	counter limit.Key // what the key uses
+	ticket  int64     // for giving the charge back
+	charged bool      // admit has passed, and settle has not
+	reached bool      // an engine may have seen the request
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	flight  *flight
@@ -169,7 +169,7 @@ func (x *exchange) letGo() {
 	if x.gate != nil {
 		x.gate.Give()
 		x.counter.Leave()
-		x.gate, x.counter = nil, nil
+		x.gate, x.counter = nil, limit.Key{}
 	}
 }
 

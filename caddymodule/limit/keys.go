@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/dense"
 )
 
 // Names of limits, as clients of the API read them.
@@ -18,7 +19,7 @@ const (
 
 // Keys counts what keys with limits use. Make it with NewKeys.
 type Keys struct {
-	keys    *table
+	keys    table
 	base    time.Time
 	changes atomic.Int64 // grows with what is worth keeping
 
@@ -33,60 +34,133 @@ type Keys struct {
 // NewKeys returns Keys that have counted nothing. now is the clock's reading; later ones are compared with it, so that a
 // clock that is set anew neither frees nor locks anybody.
 func NewKeys(now time.Time) *Keys {
-	return &Keys{keys: newTable(), base: now, rings: make(chan struct{}, 1)}
+	return &Keys{base: now, rings: make(chan struct{}, 1)}
 }
 
 func (k *Keys) nanos(now time.Time) int64 { return k.base.UnixNano() + int64(now.Sub(k.base)) }
 
-// Key counts one key's use. A nil Key is that of a key without limits.
+// Key counts one key's use. The zero Key is that of a key without limits.
 type Key struct {
 	all *Keys
-	id  string
+	c   *counter
+}
 
-	mu       sync.Mutex
-	dead     bool // not in the map any more: whoever finds this looks again
+// state is what is counted of a key, but for windows of more than one step.
+type state struct {
+	one      [4]count // the only step of each window
 	inFlight int64
-	requests window // of a minute
-	tokens   window // of a minute
-	daily    window // tokens of a day
-	foreign  window // tokens of a day that other gateways have counted; they count while this one is alone
 	refused  [4]int64
 	shares
 }
 
-// The places in refused.
+// The places in refused, and of windows.
 const (
 	byRPM = iota
 	byTPM
 	byTPD
-	byParallel
+	byParallel // slots have no window
+	foreign    = byParallel
 )
 
-func (k *Keys) empty(id string) *Key {
-	return &Key{all: k, id: id, requests: window{span: minute}, tokens: window{span: minute}, daily: window{span: day}, foreign: window{span: day}}
+// windows are what of a key's use has times, and what is rare.
+type windows struct {
+	requests window        // of a minute
+	tokens   window        // of a minute
+	daily    window        // tokens of a day
+	foreign  window        // tokens of a day that other gateways have counted; they count while this one is alone
+	freed    chan struct{} // closed when a slot comes free, if somebody waits
 }
 
-// lock returns the key's counter, locked and in the map.
-func (k *Keys) lock(id string) *Key {
-	for {
-		c := k.keys.getOr(id, k.empty)
-		c.mu.Lock()
-		if !c.dead {
-			return c
-		}
-		c.mu.Unlock()
+func (w *windows) each() [4]*window {
+	return [4]*window{byRPM: &w.requests, byTPM: &w.tokens, byTPD: &w.daily, foreign: &w.foreign}
+}
+
+// unpack makes windows of at most one step each.
+func (w *windows) unpack(one *[4]count) {
+	w.requests.span, w.tokens.span, w.daily.span, w.foreign.span, w.freed = minute, minute, day, day, nil
+	for i, win := range w.each() {
+		win.first[0], win.more, win.sum = one[i], nil, one[i].n
 	}
 }
 
-// Enter takes a slot of the model's gate, of which there are most, and one of the key's, or neither. The Key returned is
-// nil for a key without limits; else its Leave is called once.
-func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, now time.Time) (*Key, bool) {
+// pack tells whether that is all, and puts the steps into one then.
+func (w *windows) pack(one *[4]count) bool {
+	for _, win := range w.each() {
+		if win.more != nil {
+			return false
+		}
+	}
+	if w.freed != nil {
+		return false
+	}
+	for i, win := range w.each() {
+		one[i] = win.first[0]
+	}
+	return true
+}
+
+// locked is a counter that nobody else uses until done.
+type locked struct {
+	all *Keys
+	*counter
+	*windows
+}
+
+// lock locks a key's counter, which it makes when there is none.
+func (k *Keys) lock(key string) locked {
+	id := dense.NewID(key)
+	for {
+		if c := k.keys.findOr(&id); k.holds(c, &id) {
+			return locked{k, c, k.keys.windows(c)}
+		}
+	}
+}
+
+// known is lock where there is a counter.
+func (k *Keys) known(key string) (locked, bool) {
+	id := dense.NewID(key)
+	for {
+		c := k.keys.find(&id)
+		if c == nil {
+			return locked{}, false
+		}
+		if k.holds(c, &id) {
+			return locked{k, c, k.keys.windows(c)}, true
+		}
+	}
+}
+
+// holds locks a counter that was found under an id, unless it is that key's no more.
+func (k *Keys) holds(c *counter, id *dense.ID) bool {
+	c.mu.Lock()
+	if c.dead || c.id != *id {
+		c.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// open is lock for who has come in: the counter is the key's until he leaves.
+func (k Key) open() locked {
+	k.c.mu.Lock()
+	return locked{k.all, k.c, k.all.keys.windows(k.c)}
+}
+
+// done keeps what was counted.
+func (c locked) done() {
+	c.all.keys.keep(c.counter, c.windows)
+	c.mu.Unlock()
+}
+
+// Enter takes a slot of the model's gate, of which there are most, and one of the key's, or neither. Leave is called once
+// on the Key returned, and nothing after it.
+func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, now time.Time) (Key, bool) {
 	if l.RPM <= 0 && l.TPM <= 0 && l.TPD <= 0 && l.MaxParallel <= 0 {
-		return nil, take(gate, most, now)
+		return Key{}, take(gate, most, now)
 	}
 	at := k.nanos(now)
 	c := k.lock(id)
-	defer c.mu.Unlock()
+	defer c.done()
 	c.limits, c.touched = l, at
 	if c.adopt(k.Terms(), at); c.alone && l.TPD > 0 && !c.learned && at >= c.learn {
 		c.learn = at + int64(time.Second)
@@ -96,15 +170,15 @@ func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, n
 		if c.inFlight >= l.MaxParallel || !c.all.asks() {
 			c.refused[byParallel] = now.UnixNano()
 		}
-		return nil, false
+		return Key{}, false
 	}
 	if !take(gate, most, now) {
-		return nil, false
+		return Key{}, false
 	}
 	c.inFlight++
 	c.changed = true
 	c.lower(byParallel, l.MaxParallel, c.inFlight, at)
-	return c, true
+	return Key{k, c.counter}, true
 }
 
 // asks tells whether who is refused for his part may ask for more, and says afterwards that he was refused.
@@ -122,12 +196,12 @@ func take(gate *Gate, most int64, now time.Time) bool {
 }
 
 // Leave gives the key's slot back.
-func (c *Key) Leave() {
-	if c == nil {
+func (k Key) Leave() {
+	if k.c == nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c := k.open()
+	defer c.done()
 	c.inFlight--
 	c.changed = true
 	if c.freed != nil {
@@ -139,16 +213,16 @@ func (c *Key) Leave() {
 // Charge counts a request if every limit has room for one, and nothing otherwise. A limit on tokens has room while less
 // than it has been spent: what a request will cost is known at its end only. ticket is for TakeBack. wait is how long the
 // refusal holds at least, if the key does nothing meanwhile.
-func (c *Key) Charge(l levelrail.KeyLimits, now time.Time) (ticket int64, wait time.Duration, ok bool) {
-	if c == nil {
+func (k Key) Charge(l levelrail.KeyLimits, now time.Time) (ticket int64, wait time.Duration, ok bool) {
+	if k.c == nil {
 		return 0, 0, true
 	}
-	at := c.all.nanos(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	at := k.all.nanos(now)
+	c := k.open()
+	defer c.done()
 	ok, c.limits = true, l
 	c.adopt(c.all.Terms(), at)
-	for i, limit := range c.windows(l) {
+	for i, limit := range c.limited(l) {
 		if limit.most <= 0 {
 			continue
 		}
@@ -184,31 +258,31 @@ type limited struct {
 	most int64
 }
 
-// windows are in the order of refused.
-func (c *Key) windows(l levelrail.KeyLimits) [3]limited {
+// limited are in the order of refused.
+func (c locked) limited(l levelrail.KeyLimits) [3]limited {
 	return [3]limited{byRPM: {&c.requests, l.RPM}, byTPM: {&c.tokens, l.TPM}, byTPD: {&c.daily, l.TPD}}
 }
 
 // TakeBack uncounts a request that has not reached an engine.
-func (c *Key) TakeBack(ticket int64) {
-	if c == nil {
+func (k Key) TakeBack(ticket int64) {
+	if k.c == nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c := k.open()
+	defer c.done()
 	c.requests.takeBack(ticket, 1)
 	c.changed = true
 	c.all.changes.Add(1)
 }
 
 // Spend counts tokens at the time of the answer's end.
-func (c *Key) Spend(l levelrail.KeyLimits, tokens int64, now time.Time) {
-	if c == nil || tokens <= 0 || l.TPM <= 0 && l.TPD <= 0 {
+func (k Key) Spend(l levelrail.KeyLimits, tokens int64, now time.Time) {
+	if k.c == nil || tokens <= 0 || l.TPM <= 0 && l.TPD <= 0 {
 		return
 	}
-	at := c.all.nanos(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	at := k.all.nanos(now)
+	c := k.open()
+	defer c.done()
 	if l.TPM > 0 {
 		c.tokens.add(at, tokens)
 		c.lower(byTPM, l.TPM, c.tokens.total(at), at)
@@ -236,13 +310,13 @@ type State struct {
 
 // State tells where each limit of a key stands. A key that has not used any has all of each.
 func (k *Keys) State(id string, l levelrail.KeyLimits, now time.Time) []State {
-	c := k.empty(id)
-	if known, ok := k.keys.get(id); ok {
-		c = known
-	}
 	at := k.nanos(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c, ok := k.known(id)
+	if ok {
+		defer c.done()
+	} else {
+		c = locked{k, new(counter), k.keys.windows(new(counter))}
+	}
 	c.adopt(k.Terms(), at)
 	var out []State
 	add := func(i int, name string, most, used int64, until func(most int64) time.Duration) {
@@ -261,7 +335,7 @@ func (k *Keys) State(id string, l levelrail.KeyLimits, now time.Time) []State {
 		}
 		out = append(out, s)
 	}
-	for i, limit := range c.windows(l) {
+	for i, limit := range c.limited(l) {
 		if i == byTPD {
 			limit.window = c.day(at)
 		}
@@ -288,16 +362,28 @@ func (k *Keys) Changes() int64 { return k.changes.Load() }
 // Keep calls yield with what each key has used, until it returns false, and forgets keys of which nothing is left.
 func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 	at := k.nanos(now)
-	k.keys.all(func(c *Key) bool {
-		c.mu.Lock()
-		kept := Kept{ID: c.id, RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at), TPDOthers: c.foreign.kept(at)}
+	k.each(func(c locked) bool {
+		kept := Kept{ID: c.id.String(), RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at), TPDOthers: c.foreign.kept(at)}
 		empty := kept.RPM == nil && kept.TPM == nil && kept.TPD == nil && kept.TPDOthers == nil
-		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked {
-			c.dead = true
-			k.keys.remove(c.id)
+		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked && c.freed == nil {
+			k.keys.remove(c.counter)
+		} else {
+			k.keys.tidy(c.counter, c.windows)
 		}
-		c.mu.Unlock()
+		c.done()
 		return empty || yield(kept)
+	})
+}
+
+// each calls f with every counter there is, until it returns false. F calls done.
+func (k *Keys) each(f func(locked) bool) {
+	k.keys.all(func(c *counter) bool {
+		c.mu.Lock()
+		if c.dead {
+			c.mu.Unlock()
+			return true
+		}
+		return f(locked{k, c, k.keys.windows(c)})
 	})
 }
 
@@ -307,7 +393,7 @@ func (k *Keys) Restore(kept Kept, saved, now time.Time) {
 	at := k.nanos(now)
 	back := max(0, saved.Sub(now))
 	c := k.lock(kept.ID)
-	defer c.mu.Unlock()
+	defer c.done()
 	for _, w := range []struct {
 		*window
 		pairs [][2]int64

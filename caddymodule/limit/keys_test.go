@@ -18,7 +18,7 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func at(d time.Duration) time.Time { return start.Add(d) }
 
 // enter takes the slots of a key and fails the test when it cannot.
-func enter(t testing.TB, k *Keys, l levelrail.KeyLimits, now time.Time) *Key {
+func enter(t testing.TB, k *Keys, l levelrail.KeyLimits, now time.Time) Key {
 	t.Helper()
 	c, ok := k.Enter("key_a", l, new(Gate), 0, now)
 	if !ok {
@@ -165,14 +165,14 @@ func TestRestore(t *testing.T) {
 	key.Spend(l, 50, at(30*time.Second))
 	key.Leave()
 	enter(t, k, l, start) // in flight: stays, though it is empty
-	k.lock("key_idle").mu.Unlock()
+	k.lock("key_idle").done()
 
 	var kept []Kept
 	k.Keep(at(31*time.Second), func(one Kept) bool { kept = append(kept, one); return true })
 	if len(kept) != 1 || kept[0].ID != "key_a" {
 		t.Fatalf("kept %+v", kept)
 	}
-	if _, there := k.keys.get("key_idle"); there {
+	if _, there := k.known("key_idle"); there {
 		t.Error("a key that has used nothing is still there")
 	}
 	for _, c := range []struct {

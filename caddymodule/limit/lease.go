@@ -38,10 +38,9 @@ type shares struct {
 	touched int64 // when a request came last
 	retry   int64 // when there may be more, as the control plane says
 
-	seq   int64         // of the last word
-	told  int64         // the round in which all of its day was told; Keys.rounds
-	at    int64         // when it was last told
-	freed chan struct{} // closed when a slot comes free, if somebody waits
+	seq  int64 // of the last word
+	told int64 // the round in which all of its day was told; Keys.rounds
+	at   int64 // when it was last told
 
 	rung    bool // somebody has been told to tell of it
 	short   bool // a request was refused since it was last told of
@@ -87,13 +86,13 @@ func (k *Keys) Rung() (ids []string) {
 	return ids
 }
 
-func (c *Key) ring() {
+func (c locked) ring() {
 	if c.rung {
 		return
 	}
 	c.rung = true
 	c.all.ringing.Lock()
-	c.all.rung = append(c.all.rung, c.id)
+	c.all.rung = append(c.all.rung, c.id.String())
 	c.all.ringing.Unlock()
 	select {
 	case c.all.rings <- struct{}{}:
@@ -102,7 +101,7 @@ func (c *Key) ring() {
 }
 
 // adopt brings a key under the present terms. The key is locked.
-func (c *Key) adopt(t Terms, at int64) {
+func (c locked) adopt(t Terms, at int64) {
 	switch {
 	case t.Alone && !c.alone:
 		c.alone, c.learned, c.may = true, false, [4]int64{}
@@ -129,12 +128,12 @@ func most(l levelrail.KeyLimits) [4]int64 {
 	return [4]int64{byRPM: l.RPM, byTPM: l.TPM, byTPD: l.TPD, byParallel: l.MaxParallel}
 }
 
-func (c *Key) used(at int64) [4]int64 {
+func (c locked) used(at int64) [4]int64 {
 	return [4]int64{byRPM: c.requests.total(at), byTPM: c.tokens.total(at), byTPD: c.daily.total(at), byParallel: c.inFlight}
 }
 
 // bound is how much of a limit may be used here.
-func (c *Key) bound(i int, most int64) int64 {
+func (c locked) bound(i int, most int64) int64 {
 	if c.alone {
 		return most
 	}
@@ -142,7 +141,7 @@ func (c *Key) bound(i int, most int64) int64 {
 }
 
 // lower rings when half of what was left of a limit is used, but not all the time.
-func (c *Key) lower(i int, most, used, at int64) {
+func (c locked) lower(i int, most, used, at int64) {
 	if !c.alone && !c.asked && 2*(c.may[i]-used) <= c.slack[i] && c.may[i] < most && at-c.at >= int64(ringPause) {
 		c.ring()
 	}
@@ -151,17 +150,16 @@ func (c *Key) lower(i int, most, used, at int64) {
 // Short tells whether a key is refused for its part alone: here it has not used all of a limit, and others may have some
 // of it.
 func (k *Keys) Short(id string, now time.Time) bool {
-	c, ok := k.keys.get(id)
+	at := k.nanos(now)
+	c, ok := k.known(id)
 	if !ok {
 		return false
 	}
-	at := k.nanos(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.done()
 	return c.isShort(at)
 }
 
-func (c *Key) isShort(at int64) (short bool) {
+func (c locked) isShort(at int64) (short bool) {
 	if c.adopt(c.all.Terms(), at); c.alone {
 		return false
 	}
@@ -178,7 +176,7 @@ func (c *Key) isShort(at int64) (short bool) {
 // Freed is closed when one of a key's slots comes free here.
 func (k *Keys) Freed(id string) <-chan struct{} {
 	c := k.lock(id)
-	defer c.mu.Unlock()
+	defer c.done()
 	if c.freed == nil {
 		c.freed = make(chan struct{})
 	}
@@ -187,13 +185,12 @@ func (k *Keys) Freed(id string) <-chan struct{} {
 
 // Refused notes that a request was refused for a key's part, and that it wants more.
 func (k *Keys) Refused(id string, now time.Time) {
-	c, ok := k.keys.get(id)
+	at := k.nanos(now)
+	c, ok := k.known(id)
 	if !ok {
 		return
 	}
-	at := k.nanos(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.done()
 	if !c.isShort(at) {
 		return
 	}
@@ -221,7 +218,7 @@ type Word struct {
 func (k *Keys) Tell(id string, giveBack bool, now time.Time) Word {
 	at := k.nanos(now)
 	c := k.lock(id)
-	defer c.mu.Unlock()
+	defer c.done()
 	c.adopt(k.Terms(), at)
 	if giveBack {
 		c.giveBack(at)
@@ -233,7 +230,7 @@ func (k *Keys) Tell(id string, giveBack bool, now time.Time) Word {
 func (k *Keys) Ask(id string, now time.Time) Word {
 	at := k.nanos(now)
 	c := k.lock(id)
-	defer c.mu.Unlock()
+	defer c.done()
 	c.adopt(k.Terms(), at)
 	c.asked = true
 	w := c.word(at)
@@ -243,9 +240,8 @@ func (k *Keys) Ask(id string, now time.Time) Word {
 
 // Asked ends what Ask has begun.
 func (k *Keys) Asked(id string) {
-	if c, ok := k.keys.get(id); ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	if c, ok := k.known(id); ok {
+		defer c.done()
 		c.asked = false
 	}
 }
@@ -254,29 +250,28 @@ func (k *Keys) Asked(id string) {
 // that is not used gives back what it could use.
 func (k *Keys) TellAll(all bool, now time.Time, yield func(Word) bool) {
 	at, t := k.nanos(now), k.Terms()
-	k.keys.all(func(c *Key) bool {
-		c.mu.Lock()
+	k.each(func(c locked) bool {
 		c.adopt(t, at)
 		if !t.Alone && !t.Away && at-c.touched > int64(idleAfter) {
 			c.giveBack(at)
 		}
-		if c.dead || !c.due(at, all) {
-			c.mu.Unlock()
+		if !c.due(at, all) {
+			c.done()
 			return true
 		}
 		w := c.word(at)
-		c.mu.Unlock()
+		c.done()
 		return yield(w)
 	})
 }
 
-func (c *Key) giveBack(at int64) {
+func (c locked) giveBack(at int64) {
 	for i, used := range c.used(at) {
 		c.may[i] = min(c.may[i], used)
 	}
 }
 
-func (c *Key) due(at int64, all bool) bool {
+func (c locked) due(at int64, all bool) bool {
 	used := c.used(at)
 	if used == [4]int64{} && c.may == [4]int64{} {
 		return c.some && !c.asked // once more, that nothing is left
@@ -287,10 +282,10 @@ func (c *Key) due(at int64, all bool) bool {
 	return all || !c.asked && (c.changed || !rest || at-c.at >= int64(restAfter))
 }
 
-func (c *Key) word(at int64) Word {
+func (c locked) word(at int64) Word {
 	c.seq = c.all.seq.Add(1)
 	used := c.used(at)
-	w := Word{ID: c.id, Seq: c.seq, Used: used, Held: c.may, Want: c.short}
+	w := Word{ID: c.id.String(), Seq: c.seq, Used: used, Held: c.may, Want: c.short}
 	for i, win := range []*window{byRPM: &c.requests, byTPM: &c.tokens, byTPD: &c.daily} {
 		if used[i] > 0 {
 			w.Frees[i] = (int64(win.until(at, used[i])) + 999_999) / 1_000_000
@@ -310,20 +305,18 @@ func (c *Key) word(at int64) Word {
 
 // Newer tells whether there has been a word about a key since seq.
 func (k *Keys) Newer(id string, seq int64) bool {
-	c, ok := k.keys.get(id)
+	c, ok := k.known(id)
 	if !ok {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.done()
 	return c.seq > seq
 }
 
 // Untold makes the next word about a key tell all of it again, since the last one has not arrived.
 func (k *Keys) Untold(id string) {
-	if c, ok := k.keys.get(id); ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	if c, ok := k.known(id); ok {
+		defer c.done()
 		c.told, c.changed, c.rung = 0, true, false
 	}
 }
@@ -331,13 +324,12 @@ func (k *Keys) Untold(id string) {
 // Grant says what a key may use here from now on, in answer to the word seq; an answer to an older one is passed over.
 // retry is in how long there may be more; 0: not known.
 func (k *Keys) Grant(id string, seq int64, may Amounts, retry time.Duration, now time.Time) bool {
-	c, ok := k.keys.get(id)
+	at := k.nanos(now)
+	c, ok := k.known(id)
 	if !ok {
 		return false
 	}
-	at := k.nanos(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.done()
 	if c.adopt(k.Terms(), at); c.alone || c.seq != seq {
 		return false
 	}
@@ -355,7 +347,7 @@ func (k *Keys) Grant(id string, seq int64, may Amounts, retry time.Duration, now
 func (k *Keys) Learn(id string, days [][2]int64, now time.Time) {
 	at := k.nanos(now)
 	c := k.lock(id)
-	defer c.mu.Unlock()
+	defer c.done()
 	c.adopt(k.Terms(), at)
 	c.learned, c.rung = true, false
 	c.foreign = window{span: day}
@@ -386,7 +378,7 @@ func (k *Keys) Learn(id string, days [][2]int64, now time.Time) {
 }
 
 // day is the window that bounds a key's tokens of a day: with others' where it is alone.
-func (c *Key) day(at int64) *window {
+func (c locked) day(at int64) *window {
 	if !c.alone || c.foreign.total(at) == 0 {
 		return &c.daily
 	}

@@ -2,11 +2,15 @@ package limit
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"reflect"
 	"runtime"
+	"sync"
 	"testing"
-	"unsafe"
+	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/dense"
 )
 
 // BenchmarkManyKeys is a first request of each of very many keys with every limit, and what a key then takes in memory.
@@ -57,12 +61,68 @@ func TestWindowTakesNoMoreThanItHas(t *testing.T) {
 	}
 }
 
-// TestSizeOfKey: a key's counter is small enough for the garbage collector's short way. Beyond 512 bytes each is looked at by
-// itself, and a million of them are a tenth of a gateway's time.
-func TestSizeOfKey(t *testing.T) {
-	if size := unsafe.Sizeof(Key{}); size > 512 {
-		t.Errorf("a key's counter has %d bytes", size)
-	} else {
-		t.Logf("%d bytes", size)
+// TestCounterHasNoPointers: the garbage collector passes counters by. With a million of them it would else have a tenth of a
+// gateway's time.
+func TestCounterHasNoPointers(t *testing.T) {
+	if c := reflect.TypeFor[counter](); dense.Pointers(c) || c.Size() > 512 {
+		t.Errorf("a key's counter has pointers (%v), or %d bytes", dense.Pointers(c), c.Size())
+	}
+}
+
+// TestCountersComeAndGo: keys whose counters take the place of forgotten ones are counted apart, whoever else counts.
+func TestCountersComeAndGo(t *testing.T) {
+	k, gate := NewKeys(start), new(Gate)
+	l := levelrail.KeyLimits{RPM: 1 << 30, TPM: 1 << 30, MaxParallel: 1 << 30}
+	now := start
+	for round := range 30 {
+		now = now.Add(2 * time.Minute) // what was counted before has left its window
+		var workers, keeping sync.WaitGroup
+		for worker := range 4 {
+			workers.Go(func() {
+				random, counted := rand.New(rand.NewPCG(uint64(round), uint64(worker))), map[string][2]int64{}
+				for range 2000 {
+					id := fmt.Sprintf("key_%d_%d_%d", worker, round%3, random.IntN(300))
+					at := now.Add(time.Duration(random.IntN(30)) * time.Second)
+					c, ok := k.Enter(id, l, gate, 0, at)
+					if !ok {
+						t.Error("refused")
+						return
+					}
+					c.Charge(l, at)
+					c.Spend(l, 7, at)
+					c.Leave()
+					gate.Give()
+					counted[id] = [2]int64{counted[id][0] + 1, counted[id][1] + 7}
+				}
+				for id, want := range counted {
+					s := k.State(id, l, now.Add(30*time.Second))
+					if got := [2]int64{s[0].Used, s[1].Used}; got != want || s[2].Used != 0 {
+						t.Errorf("%s has %d and %d in flight, want %d", id, got, s[2].Used, want)
+					}
+				}
+			})
+		}
+		stop := make(chan struct{})
+		keeping.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					k.Keep(now, func(Kept) bool { return true })
+				}
+			}
+		})
+		workers.Wait()
+		close(stop)
+		keeping.Wait()
+	}
+	for range 2 { // the second finds what the first has made small
+		k.Keep(now.Add(time.Hour), func(kept Kept) bool { t.Errorf("%s is kept", kept.ID); return true })
+	}
+	for i := range k.keys.shards {
+		if s := &k.keys.shards[i]; s.counters.Len() != 0 || len(s.numbers) != 0 || len(s.beside) != 0 {
+			t.Errorf("of keys that used nothing for an hour %d, %d and %d are left", s.counters.Len(), len(s.numbers), len(s.beside))
+		}
 	}
 }

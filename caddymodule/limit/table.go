@@ -3,78 +3,145 @@ package limit
 import (
 	"hash/maphash"
 	"sync"
+
+	"github.com/levelrail/levelrail/caddymodule/dense"
 )
 
-// table finds counters by key id. Maps under locks of their own serve a look-up in a million with two reads of cold memory,
-// and hold nothing for a key but its counter, which is what the garbage collector then has to look at. sync.Map reads five
-// levels and keeps three objects for each.
-type table struct {
-	seed   maphash.Seed
-	shards [256]shard
-}
+// table finds counters by key id. Neither they nor the maps under locks hold pointers: a request with a key that it has not
+// seen lately reads cold memory two or three times, and the garbage collector passes a million of them by.
+type table struct{ shards [shardCount]shard }
+
+const shardCount = 64
+
+var seed = maphash.MakeSeed()
 
 type shard struct {
-	mu   sync.RWMutex
-	keys map[string]*Key
-	_    [32]byte // shards share no cache line
+	mu       sync.Mutex
+	numbers  map[dense.ID]uint32
+	counters dense.Lots[counter]
+	beside   map[uint32]*windows // by the counter's number
+	_        [64]byte            // shards share no cache line
 }
 
-func newTable() *table { return &table{seed: maphash.MakeSeed()} }
-
-func (t *table) shard(id string) *shard {
-	return &t.shards[maphash.String(t.seed, id)%uint64(len(t.shards))]
+// counter is where a key's use is counted: what of it holds no pointers. It has a place in its shard until it is dead, and
+// may be another key's then: whoever has looked one up locks it, and looks whose it is.
+type counter struct {
+	mu     sync.Mutex
+	dead   bool // not in the table
+	id     dense.ID
+	number uint32
+	long   bool // its windows stand beside
+	state
 }
 
-// get is the counter with that id, if there is one.
-func (t *table) get(id string) (*Key, bool) {
+func (t *table) shard(id *dense.ID) *shard {
+	return &t.shards[maphash.Bytes(seed, id.Text())%shardCount]
+}
+
+// find is the counter with that id, or nil.
+func (t *table) find(id *dense.ID) *counter {
 	s := t.shard(id)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	c, ok := s.keys[id]
-	return c, ok
-}
-
-// getOr is the counter with that id, which is what empty makes when there is none.
-func (t *table) getOr(id string, empty func(string) *Key) *Key {
-	s := t.shard(id)
-	s.mu.RLock()
-	c := s.keys[id]
-	s.mu.RUnlock()
-	if c != nil {
-		return c
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.keys[id]; c != nil {
+	return s.find(id)
+}
+
+func (s *shard) find(id *dense.ID) *counter {
+	if n, ok := s.numbers[*id]; ok {
+		return s.counters.At(n)
+	}
+	return nil
+}
+
+// findOr is the counter with that id, an empty one when there was none.
+func (t *table) findOr(id *dense.ID) *counter {
+	s := t.shard(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.find(id); c != nil {
 		return c
 	}
-	c = empty(id)
-	if s.keys == nil {
-		s.keys = map[string]*Key{}
+	if s.numbers == nil {
+		s.numbers = map[dense.ID]uint32{}
 	}
-	s.keys[id] = c
+	c, n := s.counters.Take()
+	c.mu.Lock() // by whoever found it when it was another key's: for a moment
+	c.dead, c.id, c.number, c.long, c.state = false, *id, n, false, state{}
+	c.mu.Unlock()
+	s.numbers[*id] = n
 	return c
 }
 
-func (t *table) remove(id string) {
-	s := t.shard(id)
+// remove takes a locked counter out of the table.
+func (t *table) remove(c *counter) {
+	s := t.shard(&c.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.keys, id)
+	delete(s.numbers, c.id)
+	delete(s.beside, c.number)
+	s.counters.Give(c.number)
+	c.dead = true
 }
 
-// all calls yield with each counter until it returns false. Yield may take counters away; no lock is held meanwhile.
-func (t *table) all(yield func(*Key) bool) {
-	var keys []*Key
+// scratch are windows that a counter's own steps are put into while it is locked. On the stack they would not stay.
+var scratch = sync.Pool{New: func() any { return new(windows) }}
+
+// windows are those of a locked counter: the ones beside, or scratch with what it has itself.
+func (t *table) windows(c *counter) *windows {
+	if !c.long {
+		w := scratch.Get().(*windows)
+		w.unpack(&c.one)
+		return w
+	}
+	s := t.shard(&c.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.beside[c.number]
+}
+
+// keep brings the windows of a locked counter to where they stand. Once beside they stay there until tidy says otherwise.
+func (t *table) keep(c *counter, w *windows) {
+	if c.long {
+		return
+	}
+	if w.pack(&c.one) {
+		scratch.Put(w)
+		return
+	}
+	s := t.shard(&c.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.beside == nil {
+		s.beside = map[uint32]*windows{}
+	}
+	s.beside[c.number], c.long = w, true
+}
+
+// tidy takes windows that have become small again into their locked counter.
+func (t *table) tidy(c *counter, w *windows) {
+	if !c.long || !w.pack(&c.one) {
+		return
+	}
+	s := t.shard(&c.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.beside, c.number)
+	c.long = false
+}
+
+// all calls yield with each counter until it returns false. Yield may take counters away, and finds some dead; no lock is
+// held meanwhile.
+func (t *table) all(yield func(*counter) bool) {
+	var counters []*counter
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.mu.RLock()
-		keys = keys[:0]
-		for _, c := range s.keys {
-			keys = append(keys, c)
+		s.mu.Lock()
+		counters = counters[:0]
+		for _, n := range s.numbers {
+			counters = append(counters, s.counters.At(n))
 		}
-		s.mu.RUnlock()
-		for _, c := range keys {
+		s.mu.Unlock()
+		for _, c := range counters {
 			if !yield(c) {
 				return
 			}

@@ -182,7 +182,7 @@ func (n *node) watch(ctx context.Context) {
 // request is one request from its beginning to its end, as caddymodule/gateway takes it.
 func (n *node) request(ctx context.Context) {
 	l := n.w.limits
-	var c *limit.Key
+	var c limit.Key
 	more := func(try func() bool) bool {
 		if try() {
 			return true

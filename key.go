@@ -95,23 +95,28 @@ func (t Token) ObjectID() string { return t.ID }
 
 // Usage is one hour's sums of one key and model. Owner and Tags are as of the request.
 type Usage struct {
-	Hour          time.Time `json:"hour"` // UTC, on the hour
-	KeyID         string    `json:"key_id"`
-	Model         string    `json:"model"`
-	Requests      int64     `json:"requests"`
-	OK            int64     `json:"requests_2xx"`
-	ClientErrors  int64     `json:"requests_4xx"`
-	ServerErrors  int64     `json:"requests_5xx"`
-	Limited       int64     `json:"requests_limited"` // refused with 429
-	Aborted       int64     `json:"requests_aborted"` // the client left
-	WithUsage     int64     `json:"usage_requests"`
-	InputTokens   int64     `json:"input_tokens"`
-	OutputTokens  int64     `json:"output_tokens"`
-	ResponseBytes int64     `json:"response_bytes"`
-	DurationMS    int64     `json:"duration_ms"`
-	FirstByteMS   int64     `json:"first_byte_ms"`
-	Owner         Owner     `json:"owner"`
-	Tags          []string  `json:"tags,omitempty"`
+	Hour  time.Time `json:"hour"` // UTC, on the hour
+	KeyID string    `json:"key_id"`
+	Model string    `json:"model"`
+	Counts
+	Owner Owner    `json:"owner"`
+	Tags  []string `json:"tags,omitempty"`
+}
+
+// Counts are sums over requests.
+type Counts struct {
+	Requests      int64 `json:"requests"`
+	OK            int64 `json:"requests_2xx"`
+	ClientErrors  int64 `json:"requests_4xx"`
+	ServerErrors  int64 `json:"requests_5xx"`
+	Limited       int64 `json:"requests_limited"` // refused with 429
+	Aborted       int64 `json:"requests_aborted"` // the client left
+	WithUsage     int64 `json:"usage_requests"`
+	InputTokens   int64 `json:"input_tokens"`
+	OutputTokens  int64 `json:"output_tokens"`
+	ResponseBytes int64 `json:"response_bytes"`
+	DurationMS    int64 `json:"duration_ms"`
+	FirstByteMS   int64 `json:"first_byte_ms"`
 }
 
 func (Usage) ObjectKind() Kind { return KindUsage }
@@ -121,20 +126,20 @@ func (u Usage) ObjectID() string {
 	return u.Hour.UTC().Format("2006010215") + "/" + u.KeyID + "/" + u.Model
 }
 
-// Add adds another row's sums. The hour, key, model, owner and tags stay those of u.
-func (u *Usage) Add(o Usage) {
-	u.Requests += o.Requests
-	u.OK += o.OK
-	u.ClientErrors += o.ClientErrors
-	u.ServerErrors += o.ServerErrors
-	u.Limited += o.Limited
-	u.Aborted += o.Aborted
-	u.WithUsage += o.WithUsage
-	u.InputTokens += o.InputTokens
-	u.OutputTokens += o.OutputTokens
-	u.ResponseBytes += o.ResponseBytes
-	u.DurationMS += o.DurationMS
-	u.FirstByteMS += o.FirstByteMS
+// Add adds other sums.
+func (c *Counts) Add(o Counts) {
+	c.Requests += o.Requests
+	c.OK += o.OK
+	c.ClientErrors += o.ClientErrors
+	c.ServerErrors += o.ServerErrors
+	c.Limited += o.Limited
+	c.Aborted += o.Aborted
+	c.WithUsage += o.WithUsage
+	c.InputTokens += o.InputTokens
+	c.OutputTokens += o.OutputTokens
+	c.ResponseBytes += o.ResponseBytes
+	c.DurationMS += o.DurationMS
+	c.FirstByteMS += o.FirstByteMS
 }
 
 // NewID returns prefix_ and 128 random bits in lower-case base 32.

@@ -361,7 +361,7 @@ func (f *fake) getUsage(r *http.Request) (any, *levelrail.Error) {
 			continue
 		}
 		out.Items = append(out.Items, u)
-		out.Total.Add(u)
+		out.Total.Add(u.Counts)
 		i := slices.IndexFunc(out.Keys, func(k wire.UsageOfKey) bool { return k.KeyID == u.KeyID })
 		if i < 0 {
 			one := wire.UsageOfKey{KeyID: u.KeyID}
@@ -371,7 +371,7 @@ func (f *fake) getUsage(r *http.Request) (any, *levelrail.Error) {
 			out.Keys = append(out.Keys, one)
 			i = len(out.Keys) - 1
 		}
-		out.Keys[i].Usage.Add(u)
+		out.Keys[i].Usage.Add(u.Counts)
 	}
 	return out, nil
 }

@@ -105,7 +105,7 @@ func hours(rows []levelrail.Usage) []levelrail.Usage {
 	var out []levelrail.Usage
 	for _, u := range rows {
 		if n := len(out); n > 0 && out[n-1].Hour.Equal(u.Hour) {
-			out[n-1].Add(u)
+			out[n-1].Add(u.Counts)
 		} else {
 			out = append(out, u)
 		}

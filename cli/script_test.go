@@ -257,8 +257,8 @@ func (s *script) fakeCommand(w []string) {
 		}
 	case "use":
 		n := number(s.t, w[3])
-		f.usage.Items = append(f.usage.Items, levelrail.Usage{Hour: fakeNow.Add(-time.Duration(number(s.t, w[2])) * time.Hour).Truncate(time.Hour), KeyID: w[1], Requests: n, OK: n - 2,
-			ClientErrors: 1, ServerErrors: 1, Limited: 1, WithUsage: number(s.t, w[4]), InputTokens: 100 * n, OutputTokens: 20 * n, ResponseBytes: 3000 * n, DurationMS: 1840 * n, FirstByteMS: 95 * n})
+		f.usage.Items = append(f.usage.Items, levelrail.Usage{Hour: fakeNow.Add(-time.Duration(number(s.t, w[2])) * time.Hour).Truncate(time.Hour), KeyID: w[1], Counts: levelrail.Counts{Requests: n, OK: n - 2,
+			ClientErrors: 1, ServerErrors: 1, Limited: 1, WithUsage: number(s.t, w[4]), InputTokens: 100 * n, OutputTokens: 20 * n, ResponseBytes: 3000 * n, DurationMS: 1840 * n, FirstByteMS: 95 * n}})
 		f.usage.UpToSeconds = 30
 	case "lost":
 		f.usage.DroppedRows = number(s.t, w[1])

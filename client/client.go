@@ -158,7 +158,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var body io.Reader
-	if in != nil {
+	if raw, ok := in.(json.RawMessage); ok {
+		body = bytes.NewReader(raw)
+	} else if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
 			return fmt.Errorf("encode %s %s: %w", method, path, err)

@@ -2,15 +2,16 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// Usage brings what a gateway has counted. The same batch may be sent again until it is answered: it is applied once.
-// Gateway's socket.
-func (c *Client) Usage(ctx context.Context, b wire.UsageBatch) (wire.UsageAccepted, error) {
-	return one[wire.UsageAccepted](ctx, c, http.MethodPost, "/gateway/usage", b)
+// Usage brings what a gateway has counted: a wire.UsageBatch in JSON. The same batch may be sent again until it is answered:
+// it is applied once. Gateway's socket.
+func (c *Client) Usage(ctx context.Context, batch json.RawMessage) (wire.UsageAccepted, error) {
+	return one[wire.UsageAccepted](ctx, c, http.MethodPost, "/gateway/usage", batch)
 }
 
 // Wake asks for a sleeping model to be started. Asking again changes nothing, and a model that is awake stays so.

@@ -59,7 +59,7 @@ func TestLeases(t *testing.T) {
 		t.Fatalf("the first gateway is told %+v", s)
 	}
 	hour := time.Now().UTC().Truncate(time.Hour)
-	one.must("usage", wire.UsageBatch{GatewayID: one.id, Sequence: 1, Rows: []levelrail.Usage{{Hour: hour, KeyID: key.ID, Model: "chat", Requests: 1, InputTokens: 300, OutputTokens: 100}}})
+	one.must("usage", wire.UsageBatch{GatewayID: one.id, Sequence: 1, Rows: []levelrail.Usage{{Hour: hour, KeyID: key.ID, Model: "chat", Counts: levelrail.Counts{Requests: 1, InputTokens: 300, OutputTokens: 100}}}})
 	if out := one.says(wire.LeaseUse{KeyID: key.ID}); len(out) != 1 || len(out[0].Days) != 1 || out[0].Days[0] != [2]int64{hour.Unix() / 3600, 400} {
 		t.Errorf("alone it learns %+v", out)
 	}

@@ -145,7 +145,8 @@ func TestUsageReport(t *testing.T) {
 	g := r.follows(wire.WatchRoute)
 	hour := time.Now().UTC().Truncate(time.Hour)
 	row := func(model, key string, at time.Time, n int64) levelrail.Usage {
-		return levelrail.Usage{Hour: at, KeyID: key, Model: model, Requests: n, OK: n - 1, Limited: 1, WithUsage: n - 1, InputTokens: 10 * n, OutputTokens: n, DurationMS: 100 * n, FirstByteMS: n}
+		return levelrail.Usage{Hour: at, KeyID: key, Model: model,
+			Counts: levelrail.Counts{Requests: n, OK: n - 1, Limited: 1, WithUsage: n - 1, InputTokens: 10 * n, OutputTokens: n, DurationMS: 100 * n, FirstByteMS: n}}
 	}
 	used := time.Now().UTC().Truncate(time.Second)
 	batch := wire.UsageBatch{GatewayID: g.id, Sequence: 1, Dropped: 4, LastUsed: map[string]time.Time{key.ID: used},
@@ -209,7 +210,7 @@ func TestUsageRetention(t *testing.T) {
 			hour := time.Now().UTC().Truncate(time.Hour)
 			rows := func(at ...time.Time) (out []levelrail.Usage) {
 				for _, at := range at {
-					out = append(out, levelrail.Usage{Hour: at, KeyID: key.ID, Model: "chat", Requests: 1})
+					out = append(out, levelrail.Usage{Hour: at, KeyID: key.ID, Model: "chat", Counts: levelrail.Counts{Requests: 1}})
 				}
 				return out
 			}

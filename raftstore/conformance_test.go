@@ -275,7 +275,7 @@ func conformReads(t *testing.T, s *Store, _ *clock) {
 func conformUsage(t *testing.T, s *Store, _ *clock) {
 	hour := commandtest.At
 	batch := func(seq uint64, n int64) command.UsageRecord {
-		return command.UsageRecord{GatewayID: "gw_1", Sequence: seq, Rows: []levelrail.Usage{{Hour: hour, KeyID: "key_1", Model: "chat", Requests: n, OutputTokens: 10 * n}}}
+		return command.UsageRecord{GatewayID: "gw_1", Sequence: seq, Rows: []levelrail.Usage{{Hour: hour, KeyID: "key_1", Model: "chat", Counts: levelrail.Counts{Requests: n, OutputTokens: 10 * n}}}}
 	}
 	propose(t, s, batch(1, 3))
 	r := propose(t, s, batch(2, 4))

@@ -57,7 +57,7 @@ func writeForever(dir, life string) error {
 					return
 				}
 				fmt.Println("node", id)
-				u := command.UsageRecord{GatewayID: gateway, Sequence: uint64(n), Rows: []levelrail.Usage{{Hour: time.Unix(0, 0), KeyID: gateway, Model: "m", Requests: 1}}}
+				u := command.UsageRecord{GatewayID: gateway, Sequence: uint64(n), Rows: []levelrail.Usage{{Hour: time.Unix(0, 0), KeyID: gateway, Model: "m", Counts: levelrail.Counts{Requests: 1}}}}
 				if _, err := s.Propose(context.Background(), root, u); err != nil {
 					failed <- err
 					return

@@ -174,7 +174,7 @@ func conformUsageReads(t *testing.T, s *Store, c *clock) {
 	for i := range 5 {
 		rows := []levelrail.Usage{}
 		for _, m := range []string{"chat", "cha", "xchat"} {
-			rows = append(rows, levelrail.Usage{Hour: hour.Add(time.Duration(i)*time.Hour + time.Minute), KeyID: "key_1", Model: m, Requests: 1})
+			rows = append(rows, levelrail.Usage{Hour: hour.Add(time.Duration(i)*time.Hour + time.Minute), KeyID: "key_1", Model: m, Counts: levelrail.Counts{Requests: 1}})
 		}
 		c.at = hour.Add(time.Duration(i) * time.Hour)
 		propose(t, s, command.UsageRecord{GatewayID: "gw_1", Sequence: uint64(i + 1), Rows: rows, Dropped: int64(i)})

@@ -7,6 +7,7 @@ package durable
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -66,4 +67,16 @@ func Sweep(dir, name string) error {
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err
+}
+
+// AppendText appends a text as JSON. What needs no care, as ids and names never do, is copied.
+func AppendText[text []byte | string](b []byte, s text) []byte {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ', c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
+			quoted, _ := json.Marshal(string(s)) // of a string it cannot fail
+			return append(b, quoted...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
 }

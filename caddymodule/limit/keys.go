@@ -359,12 +359,22 @@ type Kept struct {
 // Changes is a number that grows whenever something worth keeping changes.
 func (k *Keys) Changes() int64 { return k.changes.Load() }
 
-// Keep calls yield with what each key has used, until it returns false, and forgets keys of which nothing is left.
+// Keep calls yield with what each key has used, until it returns false, and forgets keys of which nothing is left. The
+// lists are used again for the next key.
 func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 	at := k.nanos(now)
+	var kept Kept
 	k.each(func(c locked) bool {
-		kept := Kept{ID: c.id.String(), RPM: c.requests.kept(at), TPM: c.tokens.kept(at), TPD: c.daily.kept(at), TPDOthers: c.foreign.kept(at)}
-		empty := kept.RPM == nil && kept.TPM == nil && kept.TPD == nil && kept.TPDOthers == nil
+		for _, w := range [...]struct {
+			*window
+			pairs *[][2]int64
+		}{{&c.requests, &kept.RPM}, {&c.tokens, &kept.TPM}, {&c.daily, &kept.TPD}, {&c.foreign, &kept.TPDOthers}} {
+			*w.pairs = w.kept(at, (*w.pairs)[:0])
+		}
+		empty := len(kept.RPM)+len(kept.TPM)+len(kept.TPD)+len(kept.TPDOthers) == 0
+		if !empty {
+			kept.ID = c.id.String()
+		}
 		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked && c.freed == nil {
 			k.keys.remove(c.counter)
 		} else {

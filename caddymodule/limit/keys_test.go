@@ -168,7 +168,11 @@ func TestRestore(t *testing.T) {
 	k.lock("key_idle").done()
 
 	var kept []Kept
-	k.Keep(at(31*time.Second), func(one Kept) bool { kept = append(kept, one); return true })
+	k.Keep(at(31*time.Second), func(one Kept) bool {
+		one.RPM, one.TPM, one.TPD = slices.Clone(one.RPM), slices.Clone(one.TPM), slices.Clone(one.TPD)
+		kept = append(kept, one)
+		return true
+	})
 	if len(kept) != 1 || kept[0].ID != "key_a" {
 		t.Fatalf("kept %+v", kept)
 	}

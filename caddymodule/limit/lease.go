@@ -383,7 +383,7 @@ func (c locked) day(at int64) *window {
 		return &c.daily
 	}
 	both := window{span: day}
-	both.restore(at, c.daily.kept(at), 0)
-	both.restore(at, c.foreign.kept(at), 0)
+	both.restore(at, c.daily.kept(at, nil), 0)
+	both.restore(at, c.foreign.kept(at, nil), 0)
 	return &both
 }

@@ -118,8 +118,8 @@ func (w *window) until(now, most int64) time.Duration {
 	return 0
 }
 
-// kept is what of the window is worth keeping at now: pairs of step and count, oldest first.
-func (w *window) kept(now int64) (out [][2]int64) {
+// kept appends what of the window is worth keeping at now: pairs of step and count, oldest first.
+func (w *window) kept(now int64, out [][2]int64) [][2]int64 {
 	w.roll(now)
 	for _, c := range w.counts() {
 		if c.n != 0 {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/levelrail/levelrail"
@@ -25,33 +25,65 @@ const usageFile = "usage.json"
 // them may have been sent. Open sums have none yet: as long as batches wait, sums go on adding up there, so that an outage
 // of days costs no more than a row for each hour, key and model.
 type unsent struct {
-	GatewayID string            `json:"gateway_id"`
-	Sequence  uint64            `json:"sequence"` // the last number given out
-	Batches   []wire.UsageBatch `json:"batches,omitempty"`
-	Open      []*row            `json:"open,omitempty"`
-	Lost      int64             `json:"lost,omitempty"`
+	gateway  string
+	sequence uint64 // the last number given out
+	batches  []batch
+	open     [shardCount]ledger
+	lost     int64
+}
 
-	at map[rowKey]*row // those of Open; nil until something is added to them
+// batch is a wire.UsageBatch as it is kept and sent.
+type batch struct {
+	sequence uint64
+	rows     int
+	text     json.RawMessage
+}
+
+// usage is what the file holds.
+type usage struct {
+	GatewayID string            `json:"gateway_id"`
+	Sequence  uint64            `json:"sequence"`
+	Batches   []json.RawMessage `json:"batches"`
+	Open      []row             `json:"open"`
+	Lost      int64             `json:"lost"`
 }
 
 // load reads the file. Without one, or without a directory, the state is empty.
 func load(dir, id string) (*unsent, error) {
-	empty := &unsent{GatewayID: id}
 	if dir == "" {
-		return empty, nil
+		return &unsent{gateway: id}, nil
 	}
 	b, err := os.ReadFile(filepath.Join(dir, usageFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return empty, nil
+		return &unsent{gateway: id}, nil
 	}
 	if err != nil {
-		return empty, err
+		return &unsent{gateway: id}, err
 	}
-	u := new(unsent)
-	if err := json.Unmarshal(b, u); err != nil {
+	u, err := read(b)
+	if err != nil {
 		// The numbers that were given out are not known any more, so this gateway's are not to be continued.
 		aside := filepath.Join(dir, usageFile+".broken")
-		return &unsent{GatewayID: levelrail.NewID("gw")}, errors.Join(fmt.Errorf("read %s (moved to %s): %w", usageFile, aside, err), os.Rename(filepath.Join(dir, usageFile), aside))
+		return &unsent{gateway: levelrail.NewID("gw")}, errors.Join(fmt.Errorf("read %s (moved to %s): %w", usageFile, aside, err), os.Rename(filepath.Join(dir, usageFile), aside))
+	}
+	return u, nil
+}
+
+func read(text []byte) (*unsent, error) {
+	var f usage
+	if err := json.Unmarshal(text, &f); err != nil {
+		return nil, err
+	}
+	u := &unsent{gateway: f.GatewayID, sequence: f.Sequence, lost: f.Lost}
+	for _, text := range f.Batches {
+		var b wire.UsageBatch
+		if err := json.Unmarshal(text, &b); err != nil {
+			return nil, err
+		}
+		u.batches = append(u.batches, batch{b.Sequence, len(b.Rows), text})
+	}
+	for _, r := range f.Open {
+		u.open[shardOf(r.KeyID)].put(r)
 	}
 	return u, nil
 }
@@ -61,101 +93,104 @@ func (u *unsent) save(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	return durable.Replace(dir, usageFile, func(w io.Writer) error { return json.NewEncoder(w).Encode(u) })
+	return durable.Replace(dir, usageFile, u.write)
+}
+
+// write writes a usage, piece by piece.
+func (u *unsent) write(w io.Writer) error {
+	b := durable.AppendText([]byte(`{"gateway_id":`), u.gateway)
+	b = strconv.AppendUint(append(b, `,"sequence":`...), u.sequence, 10)
+	b = strconv.AppendInt(append(b, `,"lost":`...), u.lost, 10)
+	b = append(b, `,"batches":[`...)
+	for i := range u.batches {
+		if i > 0 {
+			b = append(b, ",\n"...)
+		}
+		if _, err := w.Write(append(b, u.batches[i].text...)); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	b = append(b, `],"open":[`...)
+	for i, e := range entries(u.open[:]) {
+		if i > 0 {
+			b = append(b, ",\n"...)
+		}
+		s := e.sums.At(e.n)
+		if b = appendRow(b, &e, s); s.used != 0 {
+			b = appendTime(append(b, `,"used":`...), time.Unix(0, s.used))
+		}
+		if _, err := w.Write(append(b, '}')); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	_, err := w.Write(append(b, "]}\n"...))
+	return err
 }
 
 // rows is how many rows are held.
 func (u *unsent) rows() int64 {
-	n := int64(len(u.Open))
-	for _, b := range u.Batches {
-		n += int64(len(b.Rows))
+	n := int64(u.opened())
+	for i := range u.batches {
+		n += int64(u.batches[i].rows)
+	}
+	return n
+}
+
+// opened is how many of them have no number.
+func (u *unsent) opened() (n int) {
+	for i := range u.open {
+		n += u.open[i].len()
 	}
 	return n
 }
 
 // add puts what was counted to the open sums and returns how many rows found theirs there already.
-func (u *unsent) add(t taken) (joined int64) {
-	if len(u.Open) == 0 { // what was taken at once is in it once
-		u.Open, u.at = t.rows, nil
-		u.Lost += t.lost
-		return 0
-	}
-	if u.at == nil {
-		u.at = make(map[rowKey]*row, len(u.Open))
-		for _, r := range u.Open {
-			u.at[keyOf(r.Usage)] = r
+func (u *unsent) add(t *taken) (joined int64) {
+	for i := range t.ledgers {
+		if u.open[i].len() == 0 {
+			u.open[i] = t.ledgers[i]
+		} else {
+			joined += u.open[i].merge(&t.ledgers[i])
 		}
 	}
-	for _, r := range t.rows {
-		sum := u.at[keyOf(r.Usage)]
-		if sum == nil {
-			u.at[keyOf(r.Usage)] = r
-			u.Open = append(u.Open, r)
-			continue
-		}
-		merge(&sum.Usage, r.Usage)
-		sum.Owner, sum.Tags = r.Owner, r.Tags // as of the newest request
-		sum.use(r.Used)
-		joined++
-	}
-	u.Lost += t.lost
+	u.lost += t.lost
 	return joined
-}
-
-// use notes a use, unless a later one is known.
-func (r *row) use(at time.Time) {
-	if at.After(r.Used) {
-		r.Used = at
-	}
 }
 
 // number makes batches of the open sums, of at most that many rows each.
 func (u *unsent) number(most int) {
-	slices.SortFunc(u.Open, func(a, b *row) int {
-		if c := a.Hour.Compare(b.Hour); c != 0 {
-			return c
-		}
-		if c := strings.Compare(a.KeyID, b.KeyID); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Model, b.Model)
-	})
-	for rows := range slices.Chunk(u.Open, max(most, 1)) {
-		u.Sequence++
-		b := wire.UsageBatch{GatewayID: u.GatewayID, Sequence: u.Sequence, Rows: make([]levelrail.Usage, len(rows)), Dropped: u.Lost}
-		u.Lost = 0
-		for i, r := range rows {
-			b.Rows[i] = r.Usage
-			if r.Used.IsZero() || b.LastUsed[r.KeyID].After(r.Used) {
-				continue
-			}
-			if b.LastUsed == nil {
-				b.LastUsed = make(map[string]time.Time, len(rows))
-			}
-			b.LastUsed[r.KeyID] = r.Used
-		}
-		u.Batches = append(u.Batches, b)
+	for rows := range slices.Chunk(entries(u.open[:]), max(most, 1)) {
+		u.sequence++
+		u.batches = append(u.batches, batch{u.sequence, len(rows), appendBatch(make([]byte, 0, len(rows)*rowRoom), u.gateway, u.sequence, rows, u.lost)})
+		u.lost = 0
 	}
-	u.Open, u.at = nil, nil
+	u.open = [shardCount]ledger{}
 }
+
+// rowRoom is about how long a row is with the use of its key.
+const rowRoom = 480
 
 // accepted forgets what the control plane has. It returns how many rows that were. A control plane that has come further
 // than this gateway's numbers knows an earlier life of it whose state is lost; the batches here are new to it and get
 // numbers that follow its own.
-func (u *unsent) accepted(sequence uint64) (rows int64) {
-	if sequence > u.Sequence {
-		u.Sequence = sequence
-		for i := range u.Batches {
-			u.Sequence++
-			u.Batches[i].Sequence = u.Sequence
+func (u *unsent) accepted(sequence uint64) (rows int64, err error) {
+	if sequence > u.sequence {
+		u.sequence = sequence
+		for i := range u.batches {
+			b := &u.batches[i]
+			u.sequence++
+			if b.text, err = renumbered(b.text, u.sequence); err != nil {
+				return 0, err
+			}
+			b.sequence = u.sequence
 		}
-		return 0
+		return 0, nil
 	}
-	for len(u.Batches) > 0 && u.Batches[0].Sequence <= sequence {
-		rows += int64(len(u.Batches[0].Rows))
-		u.Batches = u.Batches[1:]
+	for len(u.batches) > 0 && u.batches[0].sequence <= sequence {
+		rows += int64(u.batches[0].rows)
+		u.batches = u.batches[1:]
 	}
-	return rows
+	return rows, nil
 }
-
-func keyOf(r levelrail.Usage) rowKey { return rowKey{r.Hour.Unix() / 3600, r.KeyID, r.Model} }

@@ -2,6 +2,7 @@ package meter
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,11 @@ func newPlane() *plane {
 
 var errBroken = errors.New("connection reset by peer")
 
-func (p *plane) Usage(_ context.Context, b wire.UsageBatch) (wire.UsageAccepted, error) {
+func (p *plane) Usage(_ context.Context, batch json.RawMessage) (wire.UsageAccepted, error) {
+	var b wire.UsageBatch
+	if err := json.Unmarshal(batch, &b); err != nil {
+		return wire.UsageAccepted{}, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before, after := false, false
@@ -50,9 +55,9 @@ func (p *plane) Usage(_ context.Context, b wire.UsageBatch) (wire.UsageAccepted,
 	if b.Sequence > p.last[b.GatewayID] {
 		p.last[b.GatewayID] = b.Sequence
 		for _, r := range b.Rows {
-			merge(&p.total, r)
+			p.total.Add(r.Counts)
 			sum := p.rows[r.ObjectID()]
-			merge(&sum, r)
+			sum.Add(r.Counts)
 			sum.Owner, sum.Tags = r.Owner, r.Tags
 			p.rows[r.ObjectID()] = sum
 		}
@@ -91,24 +96,24 @@ func record(key, model string) Record {
 func TestClasses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Record)
-		want   levelrail.Usage
+		want   levelrail.Counts
 	}{
-		"complete":          {func(*Record) {}, levelrail.Usage{OK: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
-		"no usage":          {func(r *Record) { r.HasUsage, r.Input, r.Output = false, 0, 0 }, levelrail.Usage{OK: 1}},
-		"part of the usage": {func(r *Record) { r.HasUsage, r.Partial = false, true }, levelrail.Usage{OK: 1, InputTokens: 10, OutputTokens: 20}},
-		"limited":           {func(r *Record) { *r = refusal(*r, 429) }, levelrail.Usage{ClientErrors: 1, Limited: 1}},
-		"engine's 429":      {func(r *Record) { *r = refusal(*r, 429); r.End = Complete }, levelrail.Usage{ClientErrors: 1}},
-		"bad body":          {func(r *Record) { *r = refusal(*r, 400) }, levelrail.Usage{ClientErrors: 1}},
-		"not loaded":        {func(r *Record) { *r = refusal(*r, 503) }, levelrail.Usage{ServerErrors: 1}},
-		"left before":       {func(r *Record) { *r = refusal(*r, 499); r.End = ClientGone }, levelrail.Usage{Aborted: 1}},
-		"left in a stream":  {func(r *Record) { r.End = ClientGone }, levelrail.Usage{OK: 1, Aborted: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
-		"engine gone":       {func(r *Record) { r.End = EngineGone }, levelrail.Usage{ServerErrors: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
-		"engine's error":    {func(r *Record) { r.End = EngineError }, levelrail.Usage{ServerErrors: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
+		"complete":          {func(*Record) {}, levelrail.Counts{OK: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
+		"no usage":          {func(r *Record) { r.HasUsage, r.Input, r.Output = false, 0, 0 }, levelrail.Counts{OK: 1}},
+		"part of the usage": {func(r *Record) { r.HasUsage, r.Partial = false, true }, levelrail.Counts{OK: 1, InputTokens: 10, OutputTokens: 20}},
+		"limited":           {func(r *Record) { *r = refusal(*r, 429) }, levelrail.Counts{ClientErrors: 1, Limited: 1}},
+		"engine's 429":      {func(r *Record) { *r = refusal(*r, 429); r.End = Complete }, levelrail.Counts{ClientErrors: 1}},
+		"bad body":          {func(r *Record) { *r = refusal(*r, 400) }, levelrail.Counts{ClientErrors: 1}},
+		"not loaded":        {func(r *Record) { *r = refusal(*r, 503) }, levelrail.Counts{ServerErrors: 1}},
+		"left before":       {func(r *Record) { *r = refusal(*r, 499); r.End = ClientGone }, levelrail.Counts{Aborted: 1}},
+		"left in a stream":  {func(r *Record) { r.End = ClientGone }, levelrail.Counts{OK: 1, Aborted: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
+		"engine gone":       {func(r *Record) { r.End = EngineGone }, levelrail.Counts{ServerErrors: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
+		"engine's error":    {func(r *Record) { r.End = EngineError }, levelrail.Counts{ServerErrors: 1, WithUsage: 1, InputTokens: 10, OutputTokens: 20}},
 	} {
 		r := record("key_a", "chat")
 		c.change(&r)
-		var got levelrail.Usage
-		count(&got, r)
+		var got levelrail.Counts
+		count(&got, &r)
 		c.want.Requests, c.want.ResponseBytes, c.want.DurationMS, c.want.FirstByteMS = 1, r.Bytes, 2000, r.FirstByte.Milliseconds()
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)

@@ -2,6 +2,7 @@ package meter
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -13,9 +14,9 @@ import (
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// ControlPlane is what the meter asks of it. *client.Client meets it.
+// ControlPlane is what the meter asks of it. *client.Client meets it. A batch is a wire.UsageBatch in JSON.
 type ControlPlane interface {
-	Usage(ctx context.Context, b wire.UsageBatch) (wire.UsageAccepted, error)
+	Usage(ctx context.Context, batch json.RawMessage) (wire.UsageAccepted, error)
 }
 
 // Settings are the control plane's wishes. The zero value stands for what a gateway does before it knows them.
@@ -37,7 +38,7 @@ type Options struct {
 // Meter counts requests. Record may be called from the beginning on; Run brings the counts home.
 type Meter struct {
 	o    Options
-	sums *sums
+	sums sums
 
 	mu    sync.Mutex // of what follows: Run and Save
 	state *unsent    // nil before it is loaded
@@ -48,13 +49,13 @@ type Meter struct {
 
 // New returns a meter that counts. It starts nothing and touches no file.
 func New(o Options) *Meter {
-	m := &Meter{o: o, sums: newSums()}
+	m := &Meter{o: o}
 	m.sums.most.Store(o.Settings().MaxRows)
 	return m
 }
 
 // Record counts one request.
-func (m *Meter) Record(r Record) { m.sums.add(r) }
+func (m *Meter) Record(r Record) { m.sums.add(&r) }
 
 // Dropped is how many rows did not fit the bound since the meter was made.
 func (m *Meter) Dropped() int64 { return m.drops.Load() }
@@ -129,11 +130,11 @@ func (m *Meter) flush(ctx context.Context) {
 func (m *Meter) collect() {
 	m.load()
 	t := m.sums.take()
-	if len(t.rows) == 0 && t.lost == 0 {
+	if t.rows == 0 && t.lost == 0 {
 		return
 	}
 	m.stale = true
-	m.sums.rows.Add(-m.state.add(t))
+	m.sums.rows.Add(-m.state.add(&t))
 	if t.lost > 0 {
 		m.drops.Add(t.lost)
 		m.o.Log.Error("usage does not fit the bound and is lost", "rows", t.lost, "held", m.sums.rows.Load(), "next", "see why the control plane does not take it; APP_MODEL_USAGE_MAX_BUFFERED is the bound")
@@ -157,11 +158,11 @@ func (m *Meter) load() {
 
 // number makes batches when none wait, and tells whether there is one to send.
 func (m *Meter) number() bool {
-	if len(m.state.Batches) == 0 && len(m.state.Open) > 0 {
+	if len(m.state.batches) == 0 && m.state.opened() > 0 {
 		m.state.number(m.settings().BatchRows)
 		m.stale = true
 	}
-	return len(m.state.Batches) > 0
+	return len(m.state.batches) > 0
 }
 
 // write saves the state if the file differs, and tells whether they are the same now.
@@ -179,29 +180,34 @@ func (m *Meter) write() bool {
 
 // send sends the batches one after another and tells whether all were accepted.
 func (m *Meter) send(ctx context.Context) bool {
-	for len(m.state.Batches) > 0 && ctx.Err() == nil {
-		b := m.state.Batches[0]
+	for len(m.state.batches) > 0 && ctx.Err() == nil {
+		b := m.state.batches[0]
 		one, cancel := context.WithTimeout(ctx, sendTime)
-		answer, err := m.o.ControlPlane.Usage(one, b)
+		answer, err := m.o.ControlPlane.Usage(one, b.text)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return false
 		case err != nil && refused(err):
 			// It will be refused for ever, and what comes after it must not wait for ever.
-			m.o.Log.Error("the control plane refuses a batch of usage; it is lost", "sequence", b.Sequence, "rows", len(b.Rows), "error", err)
-			m.drops.Add(int64(len(b.Rows)))
-			answer.Sequence = b.Sequence
+			m.o.Log.Error("the control plane refuses a batch of usage; it is lost", "sequence", b.sequence, "rows", b.rows, "error", err)
+			m.drops.Add(int64(b.rows))
+			answer.Sequence = b.sequence
 		case err != nil:
 			m.tell("usage cannot be sent; it is kept", err, "rows", m.state.rows())
 			return false
-		case answer.Sequence < b.Sequence:
-			m.tell("usage cannot be sent; it is kept", fmt.Errorf("batch %d was answered with %d", b.Sequence, answer.Sequence), "rows", m.state.rows())
+		case answer.Sequence < b.sequence:
+			m.tell("usage cannot be sent; it is kept", fmt.Errorf("batch %d was answered with %d", b.sequence, answer.Sequence), "rows", m.state.rows())
 			return false
 		}
 		m.said, m.stale = "", true
-		lost := answer.Sequence > m.state.Sequence
-		m.sums.rows.Add(-m.state.accepted(answer.Sequence))
+		lost := answer.Sequence > m.state.sequence
+		rows, err := m.state.accepted(answer.Sequence)
+		if err != nil { // of what this process or an earlier one has written itself
+			m.tell("usage cannot be numbered anew; it is kept", err)
+			return false
+		}
+		m.sums.rows.Add(-rows)
 		if lost && !m.write() { // new numbers count once they are on disk
 			return false
 		}

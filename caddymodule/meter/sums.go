@@ -3,27 +3,17 @@ package meter
 import (
 	"hash/maphash"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/levelrail/levelrail"
 )
 
-// shardCount is how many locks the sums are spread over: requests of different keys rarely meet.
+// shardCount is how many ledgers and locks the sums are spread over: requests of different keys rarely meet.
 const shardCount = 64
-
-// rowKey is what sums are kept by.
-type rowKey struct {
-	hour  int64 // Unix hours
-	key   string
-	model string
-}
 
 // sums are the counts since the last take.
 type sums struct {
-	seed   maphash.Seed
 	rows   atomic.Int64 // held here and in what is not sent yet
 	most   atomic.Int64 // bound of rows; 0 or less: none
 	lost   atomic.Int64 // rows that did not fit since the last take
@@ -31,121 +21,90 @@ type sums struct {
 }
 
 type shard struct {
-	mu   sync.Mutex
-	rows map[rowKey]*row
+	mu sync.Mutex
+	ledger
 	full map[rowKey]struct{} // rows that had no room, so that each counts once
-	lots []row               // memory for rows to come: one by one they would cost more to collect than to count
 	_    [64]byte            // shards share no cache line
 }
 
-// row is one sum, and when its key was last used for it; zero: only refused.
-type row struct {
-	levelrail.Usage
-	Used time.Time `json:"used,omitzero"`
-}
+var seed = maphash.MakeSeed()
 
-// lot is how many rows' memory is taken at a time, once a shard has more than a few.
-const lot = 32
-
-func newSums() *sums {
-	s := &sums{seed: maphash.MakeSeed()}
-	for i := range s.shards {
-		s.shards[i].clear()
-	}
-	return s
-}
-
-func (s *shard) clear() {
-	s.rows, s.full, s.lots = map[rowKey]*row{}, nil, nil
-}
-
-// place is memory for one more row.
-func (s *shard) place() *row {
-	if len(s.rows) < lot/4 {
-		return new(row)
-	}
-	if len(s.lots) == 0 {
-		s.lots = make([]row, lot)
-	}
-	r := &s.lots[0]
-	s.lots = s.lots[1:]
-	return r
-}
+// shardOf is the shard that a key's sums are in.
+func shardOf(key string) int { return int(maphash.String(seed, key) % shardCount) }
 
 // counted tells whether a record is usage: a request for inference whose key and model are known. Listing models costs
 // nothing, and a request without a valid key is nobody's.
-func counted(r Record) bool { return r.Method == http.MethodPost && r.KeyID != "" && r.Model != "" }
+func counted(r *Record) bool { return r.Method == http.MethodPost && r.KeyID != "" && r.Model != "" }
 
-func (s *sums) add(r Record) {
+func (s *sums) add(r *Record) {
 	if !counted(r) {
 		return
 	}
-	k := rowKey{r.Start.Unix() / 3600, r.KeyID, r.Model}
-	sh := &s.shards[maphash.String(s.seed, r.KeyID)%shardCount]
+	sh := &s.shards[shardOf(r.KeyID)]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	row := sh.rows[k]
-	if row == nil {
+	at := sh.place(r.KeyID, r.Model, r.Start.Unix()/3600)
+	sum := sh.find(at)
+	if sum == nil {
 		if most := s.most.Load(); s.rows.Add(1) > most && most > 0 {
 			s.rows.Add(-1)
-			if _, known := sh.full[k]; !known && len(sh.full) < 1024 { // a bound on what only counts losses, too
+			if _, known := sh.full[at]; !known && len(sh.full) < 1024 { // a bound on what only counts losses, too
 				if sh.full == nil {
 					sh.full = map[rowKey]struct{}{}
 				}
-				sh.full[k] = struct{}{}
+				sh.full[at] = struct{}{}
 				s.lost.Add(1)
 			}
 			return
 		}
-		row = sh.place()
-		row.Hour, row.KeyID, row.Model = time.Unix(k.hour*3600, 0).UTC(), r.KeyID, r.Model
-		sh.rows[k] = row
+		sum = sh.make(at)
 	}
 	if r.End != Refused {
-		row.Used = r.Start.UTC()
+		sum.used = r.Start.UnixNano()
 	}
-	row.Owner, row.Tags = r.Owner, r.Tags
-	count(&row.Usage, r)
+	sh.belongs(sum, owner{r.Owner, r.Tags})
+	count(&sum.Counts, r)
 }
 
 // count adds one request. A class counts how the request ended for whom: an answer that broke off is the engine's failure
 // although its status was 200, and a client that left before one began has none.
-func count(row *levelrail.Usage, r Record) {
-	row.Requests++
+func count(c *levelrail.Counts, r *Record) {
+	c.Requests++
 	switch {
 	case r.End == EngineGone || r.End == EngineError || r.End == GapTimeout || r.End == Panic:
-		row.ServerErrors++
+		c.ServerErrors++
 	case r.End == ClientGone && r.Status == statusGone:
 	case r.Status >= 500:
-		row.ServerErrors++
+		c.ServerErrors++
 	case r.Status >= 400:
-		row.ClientErrors++
+		c.ClientErrors++
 	case r.Status >= 200 && r.Status < 300:
-		row.OK++
+		c.OK++
 	}
 	if r.Status == http.StatusTooManyRequests && r.End == Refused {
-		row.Limited++
+		c.Limited++
 	}
 	if r.End == ClientGone {
-		row.Aborted++
+		c.Aborted++
 	}
 	if r.HasUsage {
-		row.WithUsage++
+		c.WithUsage++
 	}
-	row.InputTokens += r.Input
-	row.OutputTokens += r.Output
-	row.ResponseBytes += r.Bytes
-	row.DurationMS += r.Duration.Milliseconds()
-	row.FirstByteMS += r.FirstByte.Milliseconds()
+	c.InputTokens += r.Input
+	c.OutputTokens += r.Output
+	c.ResponseBytes += r.Bytes
+	c.DurationMS += r.Duration.Milliseconds()
+	c.FirstByteMS += r.FirstByte.Milliseconds()
 }
 
 // statusGone is recorded for a client that left before an answer began.
 const statusGone = 499
 
-// taken is what a take returns.
+// taken is what a take returns: the sums of each shard.
 type taken struct {
-	rows []*row
-	lost int64
+	ledgers [shardCount]ledger
+	rows    int64
+	lost    int64
 }
 
 // take returns what was counted and begins anew. Its rows go on counting against the bound.
@@ -153,34 +112,10 @@ func (s *sums) take() (t taken) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		rows := sh.rows
-		if len(rows) == 0 { // a shard's map is handed over, or stays the shard's
-			rows, sh.full = nil, nil
-		} else {
-			sh.clear()
-		}
+		t.ledgers[i], sh.ledger, sh.full = sh.ledger, ledger{}, nil
 		sh.mu.Unlock()
-		t.rows = slices.Grow(t.rows, len(rows))
-		for _, row := range rows {
-			t.rows = append(t.rows, row)
-		}
+		t.rows += int64(t.ledgers[i].len())
 	}
 	t.lost = s.lost.Swap(0)
 	return t
-}
-
-// merge adds an other row of the same hour, key and model. Owner and tags stay those of the row added to.
-func merge(to *levelrail.Usage, r levelrail.Usage) {
-	to.Requests += r.Requests
-	to.OK += r.OK
-	to.ClientErrors += r.ClientErrors
-	to.ServerErrors += r.ServerErrors
-	to.Limited += r.Limited
-	to.Aborted += r.Aborted
-	to.WithUsage += r.WithUsage
-	to.InputTokens += r.InputTokens
-	to.OutputTokens += r.OutputTokens
-	to.ResponseBytes += r.ResponseBytes
-	to.DurationMS += r.DurationMS
-	to.FirstByteMS += r.FirstByteMS
 }

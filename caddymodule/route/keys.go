@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/dense"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -47,6 +48,9 @@ func newKey(w wire.RouteKey) (*Key, error) {
 	hash, err := hex.DecodeString(w.SHA256)
 	if err != nil || copy(k.Hash[:], hash) != len(k.Hash) || len(hash) != len(k.Hash) {
 		return nil, fmt.Errorf("key %s: its hash is not 64 hexadecimal digits", w.ID)
+	}
+	if len(w.ID) > dense.MaxID {
+		return nil, fmt.Errorf("key %s: its id is longer than %d bytes", w.ID, dense.MaxID)
 	}
 	if w.ExpiresAt != nil {
 		k.Expires = *w.ExpiresAt

@@ -70,8 +70,8 @@ func (s *Server) modelUsage(_ context.Context, in *struct {
 				k.KeyName, k.KeyPrefix = key.Name, key.Prefix // both empty once the key is gone
 				byKey[u.KeyID] = k
 			}
-			k.Usage.Add(u)
-			r.Total.Add(u)
+			k.Usage.Add(u.Counts)
+			r.Total.Add(u.Counts)
 			return nil
 		})
 	})

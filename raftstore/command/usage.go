@@ -88,6 +88,6 @@ func (c UsageRecord) Apply(t *Tx) (any, error) {
 
 // added is the sum of two rows of one hour, key and model; owner and tags are the newer row's.
 func added(sum, r levelrail.Usage) levelrail.Usage {
-	r.Add(sum)
+	r.Add(sum.Counts)
 	return r
 }

@@ -188,7 +188,7 @@ func (s *site) metered(t *testing.T, requests int64) {
 			}
 			for _, row := range b.Rows {
 				if row.KeyID == "key_e" {
-					sum.Add(row)
+					sum.Add(row.Counts)
 				}
 			}
 		}

@@ -3,6 +3,7 @@ package keep
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -116,5 +117,19 @@ func TestBrokenFile(t *testing.T) {
 	}
 	if !k.Save() {
 		t.Errorf("written later: %s", log)
+	}
+}
+
+// TestLineOfKey: the line is what encoding/json makes of it.
+func TestLineOfKey(t *testing.T) {
+	for _, k := range []limit.Kept{
+		{ID: "key_a", RPM: [][2]int64{{1, 2}}},
+		{ID: `k"<é` + "\xff\n", RPM: [][2]int64{{1777777777, 1}, {1777777778, -3}}, TPM: [][2]int64{{0, 1 << 62}}, TPD: [][2]int64{{1, 1}, {2, 2}, {3, 3}}, TPDOthers: [][2]int64{{9, 9}}},
+		{ID: "", TPDOthers: [][2]int64{{9, 9}}},
+	} {
+		want, err := json.Marshal(line{Key: &k})
+		if got := string(appendKey([]byte("x"), &k)); err != nil || got != "x"+string(want)+"\n" {
+			t.Errorf("%v\n got %s\nwant %s", err, got, want)
+		}
 	}
 }

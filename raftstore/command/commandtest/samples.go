@@ -120,9 +120,10 @@ func Samples(clusterID string) []command.Command {
 
 		// Usage rows carry owner and tags as of the request.
 		command.UsageRecord{GatewayID: "gw_1", Sequence: 1, Rows: []levelrail.Usage{
-			{Hour: At, KeyID: "key_1", Model: "chat", Requests: 10, OK: 8, ClientErrors: 1, ServerErrors: 1, Limited: 1, Aborted: 1, WithUsage: 8, InputTokens: 800, OutputTokens: 400,
-				ResponseBytes: 9000, DurationMS: 12000, FirstByteMS: 900, Owner: team, Tags: []string{"billing:search"}},
-			{Hour: At, KeyID: "key_3", Model: "chat", Requests: 1, OK: 1, Owner: team},
+			{Hour: At, KeyID: "key_1", Model: "chat", Counts: levelrail.Counts{Requests: 10, OK: 8, ClientErrors: 1, ServerErrors: 1, Limited: 1, Aborted: 1, WithUsage: 8, InputTokens: 800, OutputTokens: 400,
+				ResponseBytes: 9000, DurationMS: 12000, FirstByteMS: 900},
+				Owner: team, Tags: []string{"billing:search"}},
+			{Hour: At, KeyID: "key_3", Model: "chat", Counts: levelrail.Counts{Requests: 1, OK: 1}, Owner: team},
 		}},
 		// A batch also says when keys were used, and what the gateway had no room for.
 		command.UsageRecord{GatewayID: "gw_1", Sequence: 2, Rows: []levelrail.Usage{}, LastUsed: map[string]time.Time{"key_3": At.Add(-time.Minute), "key_none": At}, Dropped: 3},

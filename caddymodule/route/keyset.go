@@ -10,9 +10,9 @@ import (
 // change copies one path of each (some 10 KiB) and shares the other 65,000, and a look-up follows four pointers whatever the
 // size. A Go map would need a copy of everything, or a lock.
 //
-// A million keys are the one thing in the process that is large and stays, so the leaves hold no pointers: each is a list of
-// numbers and one run of bytes with its keys written one after another, which the garbage collector takes as a whole. What
-// keys share (which models, whose) stands once (scopes.go).
+// A million keys are the one thing in the process that is large and stays, so they hold no pointers: a leaf's are one run of
+// bytes (record.go), which the garbage collector takes as a whole, and of which a look-up reads a few lines that lie
+// together. What keys share (which models, whose) stands once (scopes.go).
 type keySet struct {
 	keys tree[keyLeaf] // by the hash's first bytes
 	ids  tree[idLeaf]  // by the first bytes of a hash of the id
@@ -60,19 +60,9 @@ func ownNode[Next any](at **node[Next], edit *owner) *node[Next] {
 // keyLeaf is a short list of keys.
 type keyLeaf struct {
 	owner *owner
-	index []keyAt
-	text  []byte // the keys, as record.go writes them
+	list
 	scopes
 }
-
-// keyAt has eight bytes of the hash beside the place of the key, so that a look-up reads one key and not the whole list's.
-type keyAt struct {
-	tag uint64 // bytes 2 to 9 of the hash
-	at  uint32 // where it begins in text
-	len uint32
-}
-
-func tag(h *Hash) uint64 { return binary.LittleEndian.Uint64(h[2:10]) }
 
 // find is the place of a key in the leaf, -1 without.
 func (l *keyLeaf) find(h *Hash) int {
@@ -80,8 +70,8 @@ func (l *keyLeaf) find(h *Hash) int {
 		return -1
 	}
 	want := tag(h)
-	for i := range l.index {
-		if e := &l.index[i]; e.tag == want && string(l.text[e.at:e.at+restOfHash]) == string(h[32-restOfHash:]) {
+	for i := range l.n {
+		if l.tag(i) == want && string(l.record(i)[:restOfHash]) == string(h[32-restOfHash:]) {
 			return i
 		}
 	}
@@ -132,8 +122,8 @@ func (s *keySet) byID(id string, k *Key) bool {
 		if keys == nil {
 			continue
 		}
-		for i := range keys.index {
-			if keys.index[i].tag&(1<<48-1) != e.key>>16 {
+		for i := range keys.n {
+			if keys.tag(i)&(1<<48-1) != e.key>>16 {
 				continue
 			}
 			if keys.read(i, byte(e.key), byte(e.key>>8), k); k.ID == id {
@@ -156,7 +146,7 @@ func (s *keySet) all(yield func(*Key) bool) {
 			if leaf == nil {
 				continue
 			}
-			for i := range leaf.index {
+			for i := range leaf.n {
 				k := new(Key)
 				if leaf.read(i, byte(a), byte(b), k); !yield(k) {
 					return
@@ -176,10 +166,7 @@ func (s *keySet) keyLeaf(h *Hash) *keyLeaf {
 	case l == nil:
 		*at = &keyLeaf{owner: s.edit}
 	case l.owner != s.edit:
-		c := &keyLeaf{owner: s.edit, index: make([]keyAt, len(l.index), len(l.index)+1), text: make([]byte, len(l.text), len(l.text)+usualRecord), scopes: l.scopes.clone()}
-		copy(c.index, l.index)
-		copy(c.text, l.text)
-		*at = c
+		*at = &keyLeaf{owner: s.edit, list: l.list.clone(), scopes: l.scopes.clone()}
 	}
 	return *at
 }
@@ -204,9 +191,8 @@ func (s *keySet) put(k *Key) {
 	}
 	s.drop(k.Hash)
 	leaf := s.keyLeaf(&k.Hash)
-	from := len(leaf.text)
-	leaf.text = appendRecord(leaf.text, k, leaf.place(k))
-	leaf.index = append(leaf.index, keyAt{tag(&k.Hash), uint32(from), uint32(len(leaf.text) - from)})
+	var record [256]byte
+	leaf.add(tag(&k.Hash), appendRecord(record[:0], k, leaf.place(k)))
 	h := hashID(k.ID)
 	ids := s.idLeaf(h)
 	ids.list = append(ids.list, idAt{h, head(&k.Hash)})
@@ -226,13 +212,6 @@ func (s *keySet) drop(h Hash) {
 	if at := slices.Index(ids.list, idAt{id, head(&h)}); at >= 0 {
 		ids.list = slices.Delete(ids.list, at, at+1)
 	}
-	gone := leaf.index[i]
-	leaf.index = slices.Delete(leaf.index, i, i+1)
-	leaf.text = slices.Delete(leaf.text, int(gone.at), int(gone.at+gone.len))
-	for j := range leaf.index {
-		if e := &leaf.index[j]; e.at > gone.at {
-			e.at -= gone.len
-		}
-	}
+	leaf.remove(i)
 	s.n--
 }

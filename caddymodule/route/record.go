@@ -12,6 +12,61 @@ const restOfHash = 32 - 2 - 8
 // usualRecord is about how long a record is.
 const usualRecord = 96
 
+// list is keys in one run of bytes: their tags, which are eight bytes of each hash, then where each record ends, four bytes
+// each, then the records. So a look-up reads the tags and one record, and they lie together.
+type list struct {
+	n    int
+	data []byte
+}
+
+const perKey = 8 + 4 // bytes before the records
+
+func tag(h *Hash) uint64 { return binary.LittleEndian.Uint64(h[2:10]) }
+
+func (l *list) tag(i int) uint64 { return binary.LittleEndian.Uint64(l.data[8*i:]) }
+
+// end is where the record i ends, counted from where the first begins.
+func (l *list) end(i int) int {
+	if i < 0 {
+		return 0
+	}
+	return int(binary.LittleEndian.Uint32(l.data[8*l.n+4*i:]))
+}
+
+func (l *list) record(i int) []byte {
+	first := perKey * l.n
+	return l.data[first+l.end(i-1) : first+l.end(i)]
+}
+
+// clone is a copy with room for one key more.
+func (l *list) clone() list {
+	return list{l.n, append(make([]byte, 0, len(l.data)+perKey+usualRecord), l.data...)}
+}
+
+func (l *list) add(tag uint64, record []byte) {
+	ends, records, all := 8*l.n, perKey*l.n, len(l.data)
+	end := l.end(l.n-1) + len(record)
+	l.data = append(append(l.data, make([]byte, perKey)...), record...)
+	copy(l.data[records+perKey:], l.data[records:all])
+	copy(l.data[ends+8:], l.data[ends:records])
+	binary.LittleEndian.PutUint64(l.data[ends:], tag)
+	l.n++
+	binary.LittleEndian.PutUint32(l.data[records+8:], uint32(end))
+}
+
+func (l *list) remove(i int) {
+	size, first := l.end(i)-l.end(i-1), perKey*l.n
+	from := first + l.end(i-1)
+	for j := i + 1; j < l.n; j++ {
+		at := 8*l.n + 4*j
+		binary.LittleEndian.PutUint32(l.data[at-4:], uint32(l.end(j)-size))
+	}
+	d := append(l.data[:8*i], l.data[8*(i+1):first-4]...)
+	d = append(d, l.data[first:from]...)
+	l.data = append(d, l.data[from+size:]...)
+	l.n--
+}
+
 // appendRecord writes a key: the rest of its hash, then numbers and strings with their lengths before them.
 func appendRecord(b []byte, k *Key, scope int) []byte {
 	b = append(b, k.Hash[32-restOfHash:]...)
@@ -42,10 +97,9 @@ func appendString(b []byte, s string) []byte {
 
 // read copies the leaf's key number i to k; a and b are the first bytes of its hash. The strings share the leaf's bytes.
 func (l *keyLeaf) read(i int, a, b byte, k *Key) {
-	e := l.index[i]
-	r := reader{l.text[e.at : e.at+e.len]}
+	r := reader{l.record(i)}
 	k.Hash[0], k.Hash[1] = a, b
-	binary.LittleEndian.PutUint64(k.Hash[2:10], e.tag)
+	binary.LittleEndian.PutUint64(k.Hash[2:10], l.tag(i))
 	copy(k.Hash[32-restOfHash:], r.b)
 	r.b = r.b[restOfHash:]
 	s := l.scopes.at(int(r.number()))

@@ -95,6 +95,9 @@ func TestKeysReplace(t *testing.T) {
 			t.Errorf("the hash %q was taken", bad)
 		}
 	}
+	if _, err := table.Edit().PutKey(wire.RouteKey{ID: strings.Repeat("x", 48), SHA256: strings.Repeat("a", 64)}); err == nil {
+		t.Error("an id was taken that has no room in a counter")
+	}
 }
 
 // TestKeyKeepsItsWords: what the control plane said of a key is what goes to disk.

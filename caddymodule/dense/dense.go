@@ -85,6 +85,16 @@ func (l *Lots[T]) Give(n uint32) {
 	l.free = slices.DeleteFunc(l.free, func(n uint32) bool { return n/lotSize == at })
 }
 
+// All are the lots there are, in the order of their places: what is taken of them, and what is not.
+func (l *Lots[T]) All() (all [][]T) {
+	for _, lot := range l.lots {
+		if lot != nil {
+			all = append(all, lot.records[:])
+		}
+	}
+	return all
+}
+
 // Len is how many records are taken.
 func (l *Lots[T]) Len() int { return (len(l.lots)-len(l.gone))*lotSize - len(l.free) }
 

@@ -45,7 +45,16 @@ func TestLots(t *testing.T) {
 			t.Fatalf("%d are taken, it says %d", len(taken), l.Len())
 		}
 	}
+	all := map[*int]bool{}
+	for _, lot := range l.All() {
+		for i := range lot {
+			all[&lot[i]] = true
+		}
+	}
 	for n, r := range taken {
+		if !all[r] {
+			t.Fatalf("record %d is not among all", n)
+		}
 		if l.At(n) != r || *r != int(n) {
 			t.Fatalf("record %d has moved or changed", n)
 		}

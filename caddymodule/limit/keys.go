@@ -133,7 +133,7 @@ func (k *Keys) known(key string) (locked, bool) {
 // holds locks a counter that was found under an id, unless it is that key's no more.
 func (k *Keys) holds(c *counter, id *dense.ID) bool {
 	c.mu.Lock()
-	if c.dead || c.id != *id {
+	if !c.live || c.id != *id {
 		c.mu.Unlock()
 		return false
 	}
@@ -389,7 +389,7 @@ func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 func (k *Keys) each(f func(locked) bool) {
 	k.keys.all(func(c *counter) bool {
 		c.mu.Lock()
-		if c.dead {
+		if !c.live {
 			c.mu.Unlock()
 			return true
 		}

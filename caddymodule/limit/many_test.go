@@ -126,3 +126,21 @@ func TestCountersComeAndGo(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkKeep is what going through very many keys costs, of which each has one request.
+func BenchmarkKeep(b *testing.B) {
+	const keys = 200_000
+	l := levelrail.KeyLimits{RPM: 1 << 40, TPM: 1 << 40, TPD: 1 << 40, MaxParallel: 1 << 20}
+	k, gate := NewKeys(start), new(Gate)
+	for i := range keys {
+		c, _ := k.Enter(fmt.Sprint("key_", i), l, gate, 0, start)
+		c.Charge(l, start)
+		c.Spend(l, 30, start)
+		c.Leave()
+		gate.Give()
+	}
+	for b.Loop() {
+		k.Keep(start, func(Kept) bool { return true })
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys, "ns/key")
+}

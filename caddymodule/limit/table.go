@@ -23,11 +23,11 @@ type shard struct {
 	_        [64]byte            // shards share no cache line
 }
 
-// counter is where a key's use is counted: what of it holds no pointers. It has a place in its shard until it is dead, and
-// may be another key's then: whoever has looked one up locks it, and looks whose it is.
+// counter is where a key's use is counted: what of it holds no pointers. It has a place in its shard as long as it lives, and
+// may be another key's afterwards: whoever has looked one up locks it, and looks whose it is.
 type counter struct {
 	mu     sync.Mutex
-	dead   bool // not in the table
+	live   bool // in the table
 	id     dense.ID
 	number uint32
 	long   bool // its windows stand beside
@@ -66,7 +66,7 @@ func (t *table) findOr(id *dense.ID) *counter {
 	}
 	c, n := s.counters.Take()
 	c.mu.Lock() // by whoever found it when it was another key's: for a moment
-	c.dead, c.id, c.number, c.long, c.state = false, *id, n, false, state{}
+	c.live, c.id, c.number, c.long, c.state = true, *id, n, false, state{}
 	c.mu.Unlock()
 	s.numbers[*id] = n
 	return c
@@ -80,7 +80,7 @@ func (t *table) remove(c *counter) {
 	delete(s.numbers, c.id)
 	delete(s.beside, c.number)
 	s.counters.Give(c.number)
-	c.dead = true
+	c.live = false
 }
 
 // scratch are windows that a counter's own steps are put into while it is locked. On the stack they would not stay.
@@ -129,21 +129,19 @@ func (t *table) tidy(c *counter, w *windows) {
 	c.long = false
 }
 
-// all calls yield with each counter until it returns false. Yield may take counters away, and finds some dead; no lock is
-// held meanwhile.
+// all calls yield with each counter until it returns false, and with places that are no live counter's. Yield may take
+// counters away; no lock is held meanwhile.
 func (t *table) all(yield func(*counter) bool) {
-	var counters []*counter
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		counters = counters[:0]
-		for _, n := range s.numbers {
-			counters = append(counters, s.counters.At(n))
-		}
+		lots := s.counters.All()
 		s.mu.Unlock()
-		for _, c := range counters {
-			if !yield(c) {
-				return
+		for _, lot := range lots {
+			for j := range lot {
+				if !yield(&lot[j]) {
+					return
+				}
 			}
 		}
 	}

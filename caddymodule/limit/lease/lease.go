@@ -247,28 +247,36 @@ func (s *Sharer) renew(ctx context.Context, tick bool) {
 	if !ok || share.Alone || !tick && !all {
 		return
 	}
-	if all {
-		s.o.Keys.Anew()
-	}
-	var words []limit.Word
-	good := true
-	say := func(complete bool) {
-		good = good && s.say(ctx, share, wire.LeaseReport{Complete: complete}, words)
-		words = words[:0]
-	}
-	s.o.Keys.TellAll(all, s.o.Now(), func(w limit.Word) bool {
-		if len(words) == wordKeys {
-			say(false)
-		}
-		words = append(words, w)
-		return ctx.Err() == nil
-	})
-	say(all && good)
-	if all && good && ctx.Err() == nil {
+	if s.tell(ctx, share, wire.LeaseReport{}, all) && all {
 		s.mu.Lock()
 		s.done = share
 		s.mu.Unlock()
 	}
+}
+
+// tell says a word about each key of which there is something new, or about all of them and everything, in as many reports
+// as it takes. After one that does not arrive, no more are sent.
+func (s *Sharer) tell(ctx context.Context, share wire.Share, r wire.LeaseReport, all bool) (arrived bool) {
+	if all {
+		s.o.Keys.Anew()
+	}
+	var words []limit.Word
+	arrived = true
+	say := func(complete bool) bool {
+		r.Complete = complete
+		arrived = s.say(ctx, share, r, words)
+		words = words[:0]
+		return arrived
+	}
+	s.o.Keys.TellAll(all, s.o.Now(), func(w limit.Word) bool {
+		if len(words) == wordKeys && !say(false) {
+			s.o.Keys.Untold(w.ID)
+			return false
+		}
+		words = append(words, w)
+		return true
+	})
+	return arrived && say(all)
 }
 
 // some says a word about some keys.
@@ -338,19 +346,5 @@ func (s *Sharer) Leave(ctx context.Context) {
 	if !ok {
 		return
 	}
-	s.o.Keys.Anew()
-	var words []limit.Word
-	good := true
-	say := func(complete bool) {
-		good = good && s.say(ctx, share, wire.LeaseReport{Leaving: true, Complete: complete}, words)
-		words = words[:0]
-	}
-	s.o.Keys.TellAll(true, s.o.Now(), func(w limit.Word) bool {
-		if len(words) == wordKeys {
-			say(false)
-		}
-		words = append(words, w)
-		return good
-	})
-	say(true)
+	s.tell(ctx, share, wire.LeaseReport{Leaving: true}, true)
 }

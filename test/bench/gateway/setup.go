@@ -189,19 +189,22 @@ func (b *bench) launch(p *proxy, name, config string, patience time.Duration) (e
 	return b.settle(p, patience)
 }
 
-// settle waits until a proxy uses next to no CPU.
+// settle waits until a proxy has used next to no CPU for a second: a gateway pauses before it writes a table to the disk.
 func (b *bench) settle(p *proxy, patience time.Duration) error {
 	const look = 250 * time.Millisecond
 	before, err := p.CPU()
 	if err != nil {
 		return err
 	}
+	idle := 0
 	return b.until(p.target.name+" is idle", patience, func() bool {
 		time.Sleep(look)
 		now, err := p.CPU()
-		idle := err == nil && now-before < look/25
+		if idle++; err != nil || now-before >= look/25 {
+			idle = 0
+		}
 		before = now
-		return idle
+		return idle == 4
 	})
 }
 

@@ -71,6 +71,17 @@ func TestCounterHasNoPointers(t *testing.T) {
 
 // TestCountersComeAndGo: keys whose counters take the place of forgotten ones are counted apart, whoever else counts.
 func TestCountersComeAndGo(t *testing.T) {
+	countersComeAndGo(t)
+}
+
+// TestCountersOfOneHash: neither are keys whose ids have the same hash, or the next.
+func TestCountersOfOneHash(t *testing.T) {
+	t.Cleanup(func() { hashBits = ^uint64(0) })
+	hashBits = 3<<62 | 511
+	countersComeAndGo(t)
+}
+
+func countersComeAndGo(t *testing.T) {
 	k, gate := NewKeys(start), new(Gate)
 	l := levelrail.KeyLimits{RPM: 1 << 30, TPM: 1 << 30, MaxParallel: 1 << 30}
 	now := start

@@ -15,9 +15,15 @@ const shardCount = 64
 
 var seed = maphash.MakeSeed()
 
+// hashBits are all but in tests of ids with one hash.
+var hashBits = ^uint64(0)
+
+// hash is what ids are found by.
+func hash(id *dense.ID) uint64 { return maphash.Bytes(seed, id.Text()) & hashBits }
+
 type shard struct {
 	mu       sync.Mutex
-	numbers  map[dense.ID]uint32
+	numbers  map[uint64]uint32 // by a hash of the id, or the next that was free
 	counters dense.Lots[counter]
 	beside   map[uint32]*windows // by the counter's number
 	_        [64]byte            // shards share no cache line
@@ -34,50 +40,71 @@ type counter struct {
 	state
 }
 
-func (t *table) shard(id *dense.ID) *shard {
-	return &t.shards[maphash.Bytes(seed, id.Text())%shardCount]
-}
+func (t *table) shard(h uint64) *shard { return &t.shards[h/(1<<64/shardCount)] }
 
 // find is the counter with that id, or nil.
 func (t *table) find(id *dense.ID) *counter {
-	s := t.shard(id)
+	h := hash(id)
+	s := t.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.find(id)
+	c, _ := s.find(h, id)
+	return c
 }
 
-func (s *shard) find(id *dense.ID) *counter {
-	if n, ok := s.numbers[*id]; ok {
-		return s.counters.At(n)
+// find is the counter with an id, or nil, and at which hash it stands or could. The map holds hashes and not ids, of which it
+// would read several times as much; two ids with one hash are rare, and right all the same.
+func (s *shard) find(h uint64, id *dense.ID) (*counter, uint64) {
+	for ; ; h++ {
+		n, ok := s.numbers[h]
+		if !ok {
+			return nil, h
+		}
+		if c := s.counters.At(n); c.id == *id {
+			return c, h
+		}
 	}
-	return nil
 }
 
 // findOr is the counter with that id, an empty one when there was none.
 func (t *table) findOr(id *dense.ID) *counter {
-	s := t.shard(id)
+	h := hash(id)
+	s := t.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.find(id); c != nil {
+	c, h := s.find(h, id)
+	if c != nil {
 		return c
 	}
 	if s.numbers == nil {
-		s.numbers = map[dense.ID]uint32{}
+		s.numbers = map[uint64]uint32{}
 	}
 	c, n := s.counters.Take()
 	c.mu.Lock() // by whoever found it when it was another key's: for a moment
 	c.live, c.id, c.number, c.long, c.state = true, *id, n, false, state{}
 	c.mu.Unlock()
-	s.numbers[*id] = n
+	s.numbers[h] = n
 	return c
 }
 
 // remove takes a locked counter out of the table.
 func (t *table) remove(c *counter) {
-	s := t.shard(&c.id)
+	h := hash(&c.id)
+	s := t.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.numbers, c.id)
+	_, h = s.find(h, &c.id)
+	delete(s.numbers, h)
+	for h++; ; h++ { // what stands behind it may have stood aside for it
+		n, ok := s.numbers[h]
+		if !ok {
+			break
+		}
+		delete(s.numbers, h)
+		id := &s.counters.At(n).id
+		_, at := s.find(hash(id), id)
+		s.numbers[at] = n
+	}
 	delete(s.beside, c.number)
 	s.counters.Give(c.number)
 	c.live = false
@@ -93,7 +120,7 @@ func (t *table) windows(c *counter) *windows {
 		w.unpack(&c.one)
 		return w
 	}
-	s := t.shard(&c.id)
+	s := t.shard(hash(&c.id))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.beside[c.number]
@@ -108,7 +135,7 @@ func (t *table) keep(c *counter, w *windows) {
 		scratch.Put(w)
 		return
 	}
-	s := t.shard(&c.id)
+	s := t.shard(hash(&c.id))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.beside == nil {
@@ -122,7 +149,7 @@ func (t *table) tidy(c *counter, w *windows) {
 	if !c.long || !w.pack(&c.one) {
 		return
 	}
-	s := t.shard(&c.id)
+	s := t.shard(hash(&c.id))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.beside, c.number)

@@ -106,7 +106,8 @@ func (u *unsent) write(w io.Writer) error {
 		if i > 0 {
 			b = append(b, ",\n"...)
 		}
-		if _, err := w.Write(append(b, u.batches[i].text...)); err != nil {
+		b = append(b, u.batches[i].text...)
+		if _, err := w.Write(b); err != nil {
 			return err
 		}
 		b = b[:0]
@@ -120,7 +121,8 @@ func (u *unsent) write(w io.Writer) error {
 		if b = appendRow(b, &e, s); s.used != 0 {
 			b = appendTime(append(b, `,"used":`...), time.Unix(0, s.used))
 		}
-		if _, err := w.Write(append(b, '}')); err != nil {
+		b = append(b, '}')
+		if _, err := w.Write(b); err != nil {
 			return err
 		}
 		b = b[:0]

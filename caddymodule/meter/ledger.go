@@ -45,6 +45,14 @@ type row struct {
 	Used time.Time `json:"used,omitzero"`
 }
 
+// next is an empty ledger with room for half as much: a map that grows is copied, and intervals are alike.
+func (l *ledger) next() ledger {
+	if len(l.numbers) < 16 {
+		return ledger{}
+	}
+	return ledger{numbers: make(map[rowKey]uint32, len(l.numbers)/2)}
+}
+
 func (l *ledger) len() int { return len(l.numbers) }
 
 // place is by what a sum is kept here.

@@ -112,7 +112,7 @@ func (s *sums) take() (t taken) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		t.ledgers[i], sh.ledger, sh.full = sh.ledger, ledger{}, nil
+		t.ledgers[i], sh.ledger, sh.full = sh.ledger, sh.ledger.next(), nil
 		sh.mu.Unlock()
 		t.rows += int64(t.ledgers[i].len())
 	}

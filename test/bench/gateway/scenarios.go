@@ -172,7 +172,15 @@ func (b *bench) lookup() error {
 			return w, err
 		}}
 	}
-	w, err := b.rounds(b.pick(14, 28), turns(many, b.manyKeys), turns(few, 10))
+	sides := []side{turns(many, b.manyKeys), turns(few, 10)}
+	for range b.pick(3, 8) { // a heap that grows for the first time waits for the system's pages
+		for _, s := range sides {
+			if _, err := s.turn(); err != nil {
+				return err
+			}
+		}
+	}
+	w, err := b.rounds(b.pick(14, 28), sides...)
 	if err != nil {
 		return err
 	}

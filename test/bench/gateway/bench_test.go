@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
@@ -27,7 +28,7 @@ func TestClient(t *testing.T) {
 	c := newClient("unix", path)
 	defer c.close()
 	for _, size := range []int{1 << 10, 100 << 10} {
-		if err := c.whole(newRequest(size, 5, `"stub":{"bytes":2048}`).next(), 200, 2048); err != nil {
+		if err := c.whole(newRequest(size, uniform(5), `"stub":{"bytes":2048}`).next(), 200, 2048); err != nil {
 			t.Error(err)
 		}
 	}
@@ -36,23 +37,23 @@ func TestClient(t *testing.T) {
 			t.Errorf("%d bytes, %q", r.Length, r.Header)
 		}
 	}
-	if err := c.whole(newRequest(1<<10, 1, `"stub":{"bytes":2048}`).next(), 200, 2049); err == nil {
+	if err := c.whole(newRequest(1<<10, uniform(1), `"stub":{"bytes":2048}`).next(), 200, 2049); err == nil {
 		t.Error("an answer of another size passes")
 	}
-	if err := c.whole(newRequest(1<<10, 1, `"stub":{"status":500}`).next(), 200, -1); err == nil {
+	if err := c.whole(newRequest(1<<10, uniform(1), `"stub":{"status":500}`).next(), 200, -1); err == nil {
 		t.Error("an error passes")
 	}
 	for _, behaviour := range []string{`{"events":20}`, `{"events":20,"gap":"1ms"}`} {
-		if err := c.stream(newRequest(1<<10, 1, `"stream":true,"stub":`+behaviour).next(), func(int) bool { return true }); err != nil {
+		if err := c.stream(newRequest(1<<10, uniform(1), `"stream":true,"stub":`+behaviour).next(), func(int) bool { return true }); err != nil {
 			t.Errorf("%s: %v", behaviour, err)
 		}
 	}
-	if err := c.stream(newRequest(1<<10, 1, `"stream":true,"stub":{"end":"cut","at":2}`).next(), func(int) bool { return true }); err == nil {
+	if err := c.stream(newRequest(1<<10, uniform(1), `"stream":true,"stub":{"end":"cut","at":2}`).next(), func(int) bool { return true }); err == nil {
 		t.Error("a cut stream passes")
 	}
 	c.close()
 	left := e.Counters().Left
-	if err := c.stream(newRequest(1<<10, 1, `"stream":true,"stub":{"endless":true,"gap":"1ms"}`).next(), func(n int) bool { return n < 3 }); err != nil {
+	if err := c.stream(newRequest(1<<10, uniform(1), `"stream":true,"stub":{"endless":true,"gap":"1ms"}`).next(), func(n int) bool { return n < 3 }); err != nil {
 		t.Error(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); e.Counters().Left != left+1; time.Sleep(time.Millisecond) {
@@ -75,7 +76,7 @@ func TestLoad(t *testing.T) {
 	}
 	go e.Serve(listener)
 	defer e.Close()
-	l := &load{target: target{"stub", "unix", path}, clients: 3, request: newRequest(1<<10, 10, `"stub":{"bytes":600,"first":"2ms"}`), bytes: 600}
+	l := &load{target: target{"stub", "unix", path}, clients: 3, request: newRequest(1<<10, uniform(10), `"stub":{"bytes":600,"first":"2ms"}`), bytes: 600}
 	l.begin()
 	for deadline := time.Now().Add(5 * time.Second); l.total() < 50 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 	}
@@ -104,7 +105,7 @@ func TestKeys(t *testing.T) {
 	for i := range 7 {
 		known[string(keyText(nil, i))] = true
 	}
-	r := newRequest(1<<10, 7, `"x":1`)
+	r := newRequest(1<<10, uniform(7), `"x":1`)
 	used := map[string]bool{}
 	for range 1000 {
 		text := r.next()
@@ -160,5 +161,45 @@ func TestQuietest(t *testing.T) {
 	}
 	if got := quietest([][]window{ours, plain}, 9); len(got) != 4 {
 		t.Errorf("of four rounds %v are kept", got)
+	}
+}
+
+// TestDraws: keys come as often as their law says, and every key is one of those that there are.
+func TestDraws(t *testing.T) {
+	const n, times = 1000, 400_000
+	popular, random := newSkewed(n), rand.New(rand.NewPCG(1, 2))
+	var ranks, keys, even [n]int
+	for range times {
+		r := random.Uint64()
+		ranks[popular.rank(r)]++
+		keys[popular.of(r)]++
+		even[uniform(n).of(r)]++
+	}
+	for _, first := range []int{1, 2, 10, 100, 500, n} { // the approximation is a little off for the third to the tenth
+		want, got := 0.0, 0
+		for i := range first {
+			want += math.Pow(float64(i+1), -skew) / popular.zeta
+			got += ranks[i]
+		}
+		if share := float64(got) / times; math.Abs(share-want) > 0.03 {
+			t.Errorf("the first %d have %.3f of the requests, want %.3f", first, share, want)
+		}
+	}
+	seen := 0
+	for i := range n {
+		if keys[i] > 0 {
+			seen++
+		}
+		if c := float64(even[i]) * n / times; c < 0.7 || c > 1.3 {
+			t.Errorf("key %d has %.2f of its share", i, c)
+		}
+	}
+	if seen < n*9/10 || keys[0] != ranks[0] {
+		t.Errorf("%d of %d keys come at all", seen, n)
+	}
+	for _, r := range []uint64{0, math.MaxUint64} {
+		if k := newSkewed(1_000_000).of(r); k < 0 || k >= 1_000_000 {
+			t.Errorf("key %d", k)
+		}
 	}
 }

@@ -41,12 +41,12 @@ func routeKey(i int) wire.RouteKey {
 type request struct {
 	text []byte
 	key  int // where the key begins
-	keys int // how many there are to choose from
+	keys draw
 	n    uint64
 }
 
 // newRequest makes a chat request whose body has exactly so many bytes.
-func newRequest(size, keys int, members string) *request {
+func newRequest(size int, keys draw, members string) *request {
 	head := `{"model":"chat","max_tokens":256,` + members + `,"messages":[{"role":"system","content":"You answer briefly."},{"role":"user","content":"`
 	const tail = `"}]}`
 	// A line of prose with the escapes that prose has.
@@ -67,11 +67,10 @@ func (r *request) clone(seed int) *request {
 	return &c
 }
 
-// next puts in another key, by chance among all.
+// next puts in another key.
 func (r *request) next() []byte {
 	r.n = r.n*6364136223846793005 + 1442695040888963407
-	at, _ := bits.Mul64(r.n^r.n>>29, uint64(r.keys))
-	keyText(r.text[r.key:r.key], int(at))
+	keyText(r.text[r.key:r.key], r.keys.of(r.n^r.n>>29))
 	return r.text
 }
 

@@ -36,7 +36,7 @@ func (b *bench) large() error {
 }
 
 func (b *bench) wholes(size int) func(*proxy) *load {
-	ask := newRequest(size, keys, fmt.Sprintf(`"stub":{"bytes":%d}`, size))
+	ask := newRequest(size, uniform(keys), fmt.Sprintf(`"stub":{"bytes":%d}`, size))
 	return func(p *proxy) *load { return &load{target: p.target, clients: clients, request: ask, bytes: size} }
 }
 
@@ -64,7 +64,7 @@ const streams = 100
 // events is paced streams, 200 events 10 ms apart: what a token costs on its way.
 func (b *bench) events() error {
 	b.cutLogs(b.ours, b.plain)
-	ask := newRequest(1<<10, keys, `"stream":true,"stream_options":{"include_usage":true},"stub":{"events":200,"gap":"10ms","event_bytes":200}`)
+	ask := newRequest(1<<10, uniform(keys), `"stream":true,"stream_options":{"include_usage":true},"stub":{"events":200,"gap":"10ms","event_bytes":200}`)
 	of := func(p *proxy) *load { return &load{target: p.target, clients: streams, request: ask} }
 	turns := func(p *proxy) side {
 		return side{turn: func() (window, error) {
@@ -86,7 +86,7 @@ func (b *bench) events() error {
 // memory is what an open stream holds: 1,000 of them in processes that have done little else.
 func (b *bench) memory() error {
 	const open = 1000
-	ask := newRequest(1<<10, keys, `"stream":true,"stub":{"endless":true,"gap":"400ms","event_bytes":200}`)
+	ask := newRequest(1<<10, uniform(keys), `"stream":true,"stub":{"endless":true,"gap":"400ms","event_bytes":200}`)
 	each := func(start func(name string) (*proxy, error), name string) (float64, error) {
 		p, err := start(name)
 		if err != nil {
@@ -147,7 +147,8 @@ func (b *bench) memory() error {
 	return nil
 }
 
-// lookup is the same small requests on a table of ten keys and on one of a million, each with another key.
+// lookup is the same small requests on a table of ten keys and on one of a million: with keys as popular as customers are,
+// and then, which has no floor, with each key as likely as any other, so that nearly each request is its key's first.
 func (b *bench) lookup() error {
 	few, err := b.startOurs("few", 10)
 	if err != nil {
@@ -163,38 +164,50 @@ func (b *bench) lookup() error {
 		return err
 	}
 	fmt.Printf("\na table of %d keys was there after %s (written to disk included), in %d MiB\n", b.manyKeys, time.Since(began).Round(100*time.Millisecond), rss>>20)
-	turns := func(p *proxy, keys int) side {
-		ask := newRequest(1<<10, keys, `"stub":{"bytes":1024}`)
+	loadOf := func(p *proxy, keys draw) *load { // other keys in each turn
+		return &load{target: p.target, clients: clients, request: newRequest(1<<10, keys, `"stub":{"bytes":1024}`), bytes: 1 << 10, seed: int(p.asked)}
+	}
+	turns := func(p *proxy, keys draw) side {
 		return side{turn: func() (window, error) {
-			l := &load{target: p.target, clients: clients, request: ask, bytes: 1 << 10, seed: int(p.asked)} // other keys in each turn
+			l := loadOf(p, keys)
 			w, err := b.turn(p, l, 150*time.Millisecond, b.length(800*time.Millisecond, 1500*time.Millisecond), func() (int64, error) { return l.total(), l.failed() })
 			p.asked += l.total()
 			return w, err
 		}}
 	}
-	sides := []side{turns(many, b.manyKeys), turns(few, 10)}
-	for range b.pick(3, 8) { // a heap that grows for the first time waits for the system's pages
-		for _, s := range sides {
-			if _, err := s.turn(); err != nil {
-				return err
+	popular := newSkewed(b.manyKeys)
+	for _, c := range []struct {
+		title, result string
+		many          draw
+		rounds        int
+	}{
+		{"keys by Zipf's law", "lookup_ratio_1m", popular, b.pick(14, 28)},
+		{"each key as likely as any other (no floor)", "", uniform(b.manyKeys), b.pick(8, 14)},
+	} {
+		sides := []side{turns(many, c.many), turns(few, uniform(10))}
+		for range b.pick(3, 8) { // a heap that grows for the first time waits for the system's pages
+			for _, s := range sides {
+				if _, err := s.turn(); err != nil {
+					return err
+				}
 			}
 		}
+		w, err := b.rounds(c.rounds, sides...)
+		if err != nil {
+			return err
+		}
+		manyTime, manyCPU := sums(w[0])
+		fewTime, fewCPU := sums(w[1])
+		if c.result != "" {
+			b.result[c.result] = manyTime / fewTime
+		}
+		b.table("1 KiB in, 1 KiB out, "+c.title, "request", []string{fmt.Sprintf("%d keys", b.manyKeys), "10 keys"}, w)
+		fmt.Printf("  all turns together, collections of the large heap included: %.2f× the time, %.2f× the CPU\n", manyTime/fewTime, manyCPU/fewCPU)
 	}
-	w, err := b.rounds(b.pick(14, 28), sides...)
-	if err != nil {
-		return err
-	}
-	manyTime, manyCPU := sums(w[0])
-	fewTime, fewCPU := sums(w[1])
-	b.result["lookup_ratio_1m"] = manyTime / fewTime
-	b.table("1 KiB in, 1 KiB out, each with another key", "request", []string{fmt.Sprintf("%d keys", b.manyKeys), "10 keys"}, w)
-	fmt.Printf("  all turns together, collections of the large heap included: %.2f× the time, %.2f× the CPU\n", manyTime/fewTime, manyCPU/fewCPU)
 	if err := b.metered(many); err != nil {
 		return err
 	}
-	if err := b.profile("lookup-many", func(p *proxy) *load {
-		return &load{target: p.target, clients: clients, request: newRequest(1<<10, b.manyKeys, `"stub":{"bytes":1024}`), bytes: 1 << 10, seed: int(p.asked)}
-	}, many); err != nil {
+	if err := b.profile("lookup-many", func(p *proxy) *load { return loadOf(p, popular) }, many); err != nil {
 		return err
 	}
 	b.stopLast(many)

@@ -167,7 +167,7 @@ func (b *bench) launch(p *proxy, name, config string, patience time.Duration) (e
 	b.stops = append(b.stops, func() error { return p.Stop(30 * time.Second) })
 	c := newClient(p.target.network, p.target.address)
 	defer c.close()
-	ask := newRequest(1<<10, 1, `"stub":{"bytes":1024}`)
+	ask := newRequest(1<<10, uniform(1), `"stub":{"bytes":1024}`)
 	var last error
 	err = b.until(p.target.name+" serves", patience, func() bool {
 		select {

@@ -18,9 +18,9 @@ func (b *bench) soak() error {
 	}
 	defer b.stopLast(p)
 	loads := []*load{
-		{target: p.target, clients: 10, pace: 50 * time.Millisecond, bytes: 1 << 10, request: newRequest(1<<10, keys, `"stub":{"bytes":1024}`)},
-		{target: p.target, clients: 2, pace: 200 * time.Millisecond, bytes: 100 << 10, request: newRequest(100<<10, keys, `"stub":{"bytes":102400}`)},
-		{target: p.target, clients: 40, request: newRequest(2<<10, keys, `"stream":true,"stream_options":{"include_usage":true},"stub":{"events":60,"gap":"25ms"}`)},
+		{target: p.target, clients: 10, pace: 50 * time.Millisecond, bytes: 1 << 10, request: newRequest(1<<10, uniform(keys), `"stub":{"bytes":1024}`)},
+		{target: p.target, clients: 2, pace: 200 * time.Millisecond, bytes: 100 << 10, request: newRequest(100<<10, uniform(keys), `"stub":{"bytes":102400}`)},
+		{target: p.target, clients: 40, request: newRequest(2<<10, uniform(keys), `"stream":true,"stream_options":{"include_usage":true},"stub":{"events":60,"gap":"25ms"}`)},
 	}
 	var stop atomic.Bool
 	var odd sync.WaitGroup
@@ -38,13 +38,13 @@ func (b *bench) soak() error {
 			}
 		}()
 	}
-	leaver := newRequest(1<<10, keys, `"stream":true,"stub":{"endless":true,"gap":"5ms"}`)
+	leaver := newRequest(1<<10, uniform(keys), `"stream":true,"stub":{"endless":true,"gap":"5ms"}`)
 	go1(func(int) error { // a client that leaves in mid-stream
 		c := newClient(p.target.network, p.target.address)
 		defer c.close()
 		return c.stream(leaver.next(), func(reads int) bool { return reads < 4 })
 	}, 30*time.Millisecond)
-	wrong := newRequest(1<<10, keys, `"stub":{"bytes":1024}`)
+	wrong := newRequest(1<<10, uniform(keys), `"stub":{"bytes":1024}`)
 	wrong.next()[wrong.key+keyLength-1] = '!'
 	go1(func(int) error { // a key that opens nothing: answered before the body is read, so the connection ends
 		c := newClient(p.target.network, p.target.address)

@@ -8,6 +8,7 @@ package dense
 import (
 	"reflect"
 	"slices"
+	"sync/atomic"
 )
 
 // MaxID is how many bytes an ID holds.
@@ -33,11 +34,12 @@ func (id *ID) Text() []byte { return id.text[:id.len] }
 // lotSize is how many records are allocated at a time.
 const lotSize = 16
 
-// Lots are numbered records. The zero Lots have none. A record keeps its number and its place until it is given back.
+// Lots are numbered records. The zero Lots have none. A record keeps its number and its place until it is given back. At may
+// be called by whoever has a record, also while others take and give; those do it one after another.
 type Lots[T any] struct {
-	lots []*lot[T] // nil: all of it was given back
-	gone []uint32  // the numbers of those
-	free []uint32  // records
+	lots atomic.Pointer[[]*lot[T]] // nil: all of it was given back
+	gone []uint32                  // the numbers of those
+	free []uint32                  // records
 }
 
 type lot[T any] struct {
@@ -52,17 +54,26 @@ func (l *Lots[T]) Take() (*T, uint32) {
 	}
 	n := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
-	l.lots[n/lotSize].taken++
+	l.all()[n/lotSize].taken++
 	return l.At(n), n
 }
 
+func (l *Lots[T]) all() []*lot[T] {
+	if all := l.lots.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
 func (l *Lots[T]) grow() {
-	at := uint32(len(l.lots))
+	all := l.all()
+	at := uint32(len(all))
 	if last := len(l.gone) - 1; last >= 0 {
 		at, l.gone = l.gone[last], l.gone[:last]
-		l.lots[at] = new(lot[T])
+		all[at] = new(lot[T])
 	} else {
-		l.lots = append(l.lots, new(lot[T]))
+		all = append(all, new(lot[T]))
+		l.lots.Store(&all)
 	}
 	for i := uint32(lotSize); i > 0; i-- {
 		l.free = append(l.free, at*lotSize+i-1)
@@ -70,24 +81,24 @@ func (l *Lots[T]) grow() {
 }
 
 // At is the record with a number that Take has returned.
-func (l *Lots[T]) At(n uint32) *T { return &l.lots[n/lotSize].records[n%lotSize] }
+func (l *Lots[T]) At(n uint32) *T { return &(*l.lots.Load())[n/lotSize].records[n%lotSize] }
 
 // Give gives a record back. Whoever still has its address sees it until someone else takes it. A lot of which nothing is
 // taken any more goes.
 func (l *Lots[T]) Give(n uint32) {
 	at := n / lotSize
-	if l.lots[at].taken--; l.lots[at].taken > 0 {
+	if l.all()[at].taken--; l.all()[at].taken > 0 {
 		l.free = append(l.free, n)
 		return
 	}
-	l.lots[at] = nil
+	l.all()[at] = nil
 	l.gone = append(l.gone, at)
 	l.free = slices.DeleteFunc(l.free, func(n uint32) bool { return n/lotSize == at })
 }
 
 // All are the lots there are, in the order of their places: what is taken of them, and what is not.
 func (l *Lots[T]) All() (all [][]T) {
-	for _, lot := range l.lots {
+	for _, lot := range l.all() {
 		if lot != nil {
 			all = append(all, lot.records[:])
 		}
@@ -96,7 +107,7 @@ func (l *Lots[T]) All() (all [][]T) {
 }
 
 // Len is how many records are taken.
-func (l *Lots[T]) Len() int { return (len(l.lots)-len(l.gone))*lotSize - len(l.free) }
+func (l *Lots[T]) Len() int { return (len(l.all())-len(l.gone))*lotSize - len(l.free) }
 
 // Pointers tells whether values of a type hold something that the garbage collector follows. What is kept in Lots should not.
 func Pointers(t reflect.Type) bool {

@@ -1,6 +1,8 @@
 package dense
 
 import (
+	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -61,7 +63,7 @@ func TestLots(t *testing.T) {
 		l.Give(n)
 	}
 	held := 0
-	for _, lot := range l.lots {
+	for _, lot := range l.all() {
 		if lot != nil {
 			held++
 		}
@@ -87,6 +89,55 @@ func TestPointers(t *testing.T) {
 	}{{flat{}, false}, {"", true}, {[]int{}, true}, {[0]string{}, false}, {[1]string{}, true}, {time.Time{}, true}, {struct{ f func() }{}, true}, {new(int), true}, {map[int]int{}, true}, {complex64(0), false}} {
 		if got := Pointers(reflect.TypeOf(c.of)); got != c.want {
 			t.Errorf("%T: %v", c.of, got)
+		}
+	}
+}
+
+// TestTable: a table says what a map says, whatever the hashes are, and records stay where they are.
+func TestTable(t *testing.T) {
+	for _, mask := range []uint32{0, 7, 1<<20 - 1, ^uint32(0)} {
+		var table Table[ID, int]
+		model := map[string]*Record[ID, int]{}
+		random := rand.New(rand.NewPCG(3, uint64(mask)))
+		for step := range 60_000 {
+			text := fmt.Sprint("key_", random.IntN(3000>>(step/10_000%3*4)))
+			id := NewID(text)
+			hash := crc32.ChecksumIEEE(id.Text()) & mask
+			if mask == 0 && len(model) > 100 && model[text] == nil {
+				continue
+			}
+			switch r := table.Find(hash, &id); {
+			case r != model[text]:
+				t.Fatalf("step %d: %s is at %p, want %p", step, text, r, model[text])
+			case r == nil:
+				r = table.Make(hash, &id)
+				r.Value, model[text] = step, r
+			case random.IntN(3) == 0:
+				table.Remove(r)
+				delete(model, text)
+			}
+			if step%5000 == 0 {
+				table.Reserve(random.IntN(5000))
+			}
+			if table.Len() != len(model) || table.records.Len() != len(model) {
+				t.Fatalf("step %d: %d and %d records, want %d", step, table.Len(), table.records.Len(), len(model))
+			}
+		}
+		n := 0
+		table.All(func(r *Record[ID, int]) bool {
+			if n++; model[r.Key.String()] != r {
+				t.Errorf("%s is not there", r.Key.String())
+			}
+			return true
+		})
+		if n != len(model) {
+			t.Errorf("%d of %d records", n, len(model))
+		}
+		for _, r := range model {
+			table.Remove(r)
+		}
+		if table.Len() != 0 || len(table.slots) != 0 || len(table.Places()) != 0 {
+			t.Errorf("an empty table holds %d slots and %d lots", len(table.slots), len(table.Places()))
 		}
 	}
 }

@@ -29,6 +29,9 @@ type Keys struct {
 	ringing sync.Mutex
 	rung    []string
 	rings   chan struct{}
+
+	waiting sync.Mutex
+	waits   map[dense.ID]chan struct{} // closed when one of the key's slots comes free
 }
 
 // NewKeys returns Keys that have counted nothing. now is the clock's reading; later ones are compared with it, so that a
@@ -42,12 +45,13 @@ func (k *Keys) nanos(now time.Time) int64 { return k.base.UnixNano() + int64(now
 // Key counts one key's use. The zero Key is that of a key without limits.
 type Key struct {
 	all *Keys
-	c   *counter
+	*shard
+	*record
 }
 
-// state is what is counted of a key, but for windows of more than one step.
+// state is what is counted of a key.
 type state struct {
-	one      [4]count // the only step of each window
+	sums     [4]sums // of the windows
 	inFlight int64
 	refused  [4]int64
 	shares
@@ -59,59 +63,40 @@ const (
 	byTPM
 	byTPD
 	byParallel // slots have no window
-	foreign    = byParallel
+	byOthers   = byParallel
 )
 
-// windows are what of a key's use has times, and what is rare.
+// windows are a counter's.
 type windows struct {
-	requests window        // of a minute
-	tokens   window        // of a minute
-	daily    window        // tokens of a day
-	foreign  window        // tokens of a day that other gateways have counted; they count while this one is alone
-	freed    chan struct{} // closed when a slot comes free, if somebody waits
-}
-
-func (w *windows) each() [4]*window {
-	return [4]*window{byRPM: &w.requests, byTPM: &w.tokens, byTPD: &w.daily, foreign: &w.foreign}
-}
-
-// unpack makes windows of at most one step each.
-func (w *windows) unpack(one *[4]count) {
-	w.requests.span, w.tokens.span, w.daily.span, w.foreign.span, w.freed = minute, minute, day, day, nil
-	for i, win := range w.each() {
-		win.first[0], win.more, win.sum = one[i], nil, one[i].n
-	}
-}
-
-// pack tells whether that is all, and puts the steps into one then.
-func (w *windows) pack(one *[4]count) bool {
-	for _, win := range w.each() {
-		if win.more != nil {
-			return false
-		}
-	}
-	if w.freed != nil {
-		return false
-	}
-	for i, win := range w.each() {
-		one[i] = win.first[0]
-	}
-	return true
+	requests window // of a minute
+	tokens   window // of a minute
+	daily    window // tokens of a day
+	foreign  window // tokens of a day that other gateways have counted; they count while this one is alone
 }
 
 // locked is a counter that nobody else uses until done.
 type locked struct {
 	all *Keys
+	*shard
+	*record
 	*counter
-	*windows
+	windows
 }
+
+func open(all *Keys, s *shard, r *record) locked {
+	c := &r.Value
+	return locked{all, s, r, c, windows{window{&minute, &c.sums[byRPM], &s.steps}, window{&minute, &c.sums[byTPM], &s.steps},
+		window{&day, &c.sums[byTPD], &s.steps}, window{&day, &c.sums[byOthers], &s.steps}}}
+}
+
+func (c *locked) done() { c.counter.mu.Unlock() }
 
 // lock locks a key's counter, which it makes when there is none.
 func (k *Keys) lock(key string) locked {
 	id := dense.NewID(key)
 	for {
-		if c := k.keys.findOr(&id); k.holds(c, &id) {
-			return locked{k, c, k.keys.windows(c)}
+		if f := k.keys.findOr(&id); f.hold() {
+			return open(k, f.shard, f.record)
 		}
 	}
 }
@@ -120,36 +105,20 @@ func (k *Keys) lock(key string) locked {
 func (k *Keys) known(key string) (locked, bool) {
 	id := dense.NewID(key)
 	for {
-		c := k.keys.find(&id)
-		if c == nil {
+		f, ok := k.keys.find(&id)
+		if !ok {
 			return locked{}, false
 		}
-		if k.holds(c, &id) {
-			return locked{k, c, k.keys.windows(c)}, true
+		if f.hold() {
+			return open(k, f.shard, f.record), true
 		}
 	}
-}
-
-// holds locks a counter that was found under an id, unless it is that key's no more.
-func (k *Keys) holds(c *counter, id *dense.ID) bool {
-	c.mu.Lock()
-	if !c.live || c.id != *id {
-		c.mu.Unlock()
-		return false
-	}
-	return true
 }
 
 // open is lock for who has come in: the counter is the key's until he leaves.
 func (k Key) open() locked {
-	k.c.mu.Lock()
-	return locked{k.all, k.c, k.all.keys.windows(k.c)}
-}
-
-// done keeps what was counted.
-func (c locked) done() {
-	c.all.keys.keep(c.counter, c.windows)
-	c.mu.Unlock()
+	k.record.Value.mu.Lock()
+	return open(k.all, k.shard, k.record)
 }
 
 // Enter takes a slot of the model's gate, of which there are most, and one of the key's, or neither. Leave is called once
@@ -178,7 +147,7 @@ func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, n
 	c.inFlight++
 	c.changed = true
 	c.lower(byParallel, l.MaxParallel, c.inFlight, at)
-	return Key{k, c.counter}, true
+	return Key{k, c.shard, c.record}, true
 }
 
 // asks tells whether who is refused for his part may ask for more, and says afterwards that he was refused.
@@ -197,16 +166,16 @@ func take(gate *Gate, most int64, now time.Time) bool {
 
 // Leave gives the key's slot back.
 func (k Key) Leave() {
-	if k.c == nil {
+	if k.record == nil {
 		return
 	}
 	c := k.open()
 	defer c.done()
 	c.inFlight--
 	c.changed = true
-	if c.freed != nil {
-		close(c.freed)
-		c.freed = nil
+	if c.awaited {
+		c.awaited = false
+		c.all.free(c.Key)
 	}
 }
 
@@ -214,7 +183,7 @@ func (k Key) Leave() {
 // than it has been spent: what a request will cost is known at its end only. ticket is for TakeBack. wait is how long the
 // refusal holds at least, if the key does nothing meanwhile.
 func (k Key) Charge(l levelrail.KeyLimits, now time.Time) (ticket int64, wait time.Duration, ok bool) {
-	if k.c == nil {
+	if k.record == nil {
 		return 0, 0, true
 	}
 	at := k.all.nanos(now)
@@ -259,13 +228,13 @@ type limited struct {
 }
 
 // limited are in the order of refused.
-func (c locked) limited(l levelrail.KeyLimits) [3]limited {
+func (c *locked) limited(l levelrail.KeyLimits) [3]limited {
 	return [3]limited{byRPM: {&c.requests, l.RPM}, byTPM: {&c.tokens, l.TPM}, byTPD: {&c.daily, l.TPD}}
 }
 
 // TakeBack uncounts a request that has not reached an engine.
 func (k Key) TakeBack(ticket int64) {
-	if k.c == nil {
+	if k.record == nil {
 		return
 	}
 	c := k.open()
@@ -277,7 +246,7 @@ func (k Key) TakeBack(ticket int64) {
 
 // Spend counts tokens at the time of the answer's end.
 func (k Key) Spend(l levelrail.KeyLimits, tokens int64, now time.Time) {
-	if k.c == nil || tokens <= 0 || l.TPM <= 0 && l.TPD <= 0 {
+	if k.record == nil || tokens <= 0 || l.TPM <= 0 && l.TPD <= 0 {
 		return
 	}
 	at := k.all.nanos(now)
@@ -294,6 +263,16 @@ func (k Key) Spend(l levelrail.KeyLimits, tokens int64, now time.Time) {
 	}
 	c.changed = true
 	c.all.changes.Add(1)
+}
+
+// free tells whoever waits for one of a key's slots.
+func (k *Keys) free(id dense.ID) {
+	k.waiting.Lock()
+	defer k.waiting.Unlock()
+	if freed := k.waits[id]; freed != nil {
+		close(freed)
+		delete(k.waits, id)
+	}
 }
 
 // State is where one limit stands.
@@ -315,7 +294,7 @@ func (k *Keys) State(id string, l levelrail.KeyLimits, now time.Time) []State {
 	if ok {
 		defer c.done()
 	} else {
-		c = locked{k, new(counter), k.keys.windows(new(counter))}
+		c = open(k, new(shard), new(record))
 	}
 	c.adopt(k.Terms(), at)
 	var out []State
@@ -373,12 +352,14 @@ func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 		}
 		empty := len(kept.RPM)+len(kept.TPM)+len(kept.TPD)+len(kept.TPDOthers) == 0
 		if !empty {
-			kept.ID = c.id.String()
+			kept.ID = c.Key.String()
 		}
-		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked && c.freed == nil {
-			k.keys.remove(c.counter)
-		} else {
-			k.keys.tidy(c.counter, c.windows)
+		if empty && c.inFlight == 0 && c.may == [4]int64{} && !c.some && !c.asked && !c.awaited {
+			c.requests.clear()
+			c.tokens.clear()
+			c.daily.clear()
+			c.foreign.clear()
+			c.shard.remove(c.record)
 		}
 		c.done()
 		return empty || yield(kept)
@@ -387,13 +368,14 @@ func (k *Keys) Keep(now time.Time, yield func(Kept) bool) {
 
 // each calls f with every counter there is, until it returns false. F calls done.
 func (k *Keys) each(f func(locked) bool) {
-	k.keys.all(func(c *counter) bool {
+	k.keys.all(func(s *shard, r *record) bool {
+		c := &r.Value
 		c.mu.Lock()
 		if !c.live {
 			c.mu.Unlock()
 			return true
 		}
-		return f(locked{k, c, k.keys.windows(c)})
+		return f(open(k, s, r))
 	})
 }
 

@@ -165,7 +165,8 @@ func TestRestore(t *testing.T) {
 	key.Spend(l, 50, at(30*time.Second))
 	key.Leave()
 	enter(t, k, l, start) // in flight: stays, though it is empty
-	k.lock("key_idle").done()
+	idle := k.lock("key_idle")
+	idle.done()
 
 	var kept []Kept
 	k.Keep(at(31*time.Second), func(one Kept) bool {
@@ -242,39 +243,68 @@ func TestNeverOver(t *testing.T) {
 	}
 }
 
-// TestWindowAgainstList: the window says the same as a list of everything that was counted, for random times and counts.
+func newWindow(s *span) *window { return &window{s, new(sums), new(steps)} }
+
+// TestWindowAgainstList: the window says the same as a list of everything that was counted, for random times and counts, in
+// the past as well, and for what is taken back; and it holds a step for each second that has something.
 func TestWindowAgainstList(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
-		w, now := window{span: minute}, start.UnixNano()
+		w, now := newWindow(&minute), start.UnixNano()
 		type one struct{ step, n int64 }
 		var all []one
-		for range 200 {
+		for range 300 {
 			now += r.Int64N(int64(20 * time.Second))
-			sum := int64(0)
+			sum, present := int64(0), map[int64]bool{}
 			for _, o := range all {
 				if o.step > now/int64(time.Second)-61 {
 					sum += o.n
+					present[o.step] = true
 				}
 			}
 			if got := w.total(now); got != sum {
 				t.Fatalf("total %d, want %d", got, sum)
 			}
+			if held := w.steps.of.Len(); held > max(0, len(present)-1) {
+				t.Fatalf("%d older steps are held of %d in all", held, len(present))
+			}
 			if sum > 0 {
 				most := 1 + r.Int64N(sum)
 				wait := int64(w.until(now, most))
-				if before, after := w, w; wait > 0 {
-					before.more, after.more = slices.Clone(w.more), slices.Clone(w.more)
-					if before.total(now+wait-1) < most || after.total(now+wait) >= most {
-						t.Fatalf("waiting %s is not the shortest", time.Duration(wait))
-					}
-				} else {
+				before, after := newWindow(&minute), newWindow(&minute)
+				before.restore(now, w.kept(now, nil), 0)
+				after.restore(now, w.kept(now, nil), 0)
+				if wait == 0 {
 					t.Fatalf("no wait for %d of %d", most, sum)
+				}
+				if before.total(now+wait-1) < most || after.total(now+wait) >= most {
+					t.Fatalf("waiting %s is not the shortest", time.Duration(wait))
 				}
 			}
 			o := one{n: r.Int64N(9)}
-			o.step = w.add(now, o.n)
+			switch r.IntN(4) {
+			case 0: // in the past
+				at := now - r.Int64N(int64(70*time.Second))
+				if o.step = at / int64(time.Second); o.step <= now/int64(time.Second)-61 {
+					o.n = 0
+				}
+				w.put(now, at, r.Int64N(1)+o.n)
+			case 1: // taken back
+				if len(all) == 0 {
+					continue
+				}
+				back := &all[r.IntN(len(all))]
+				if w.takeBack(back.step, back.n); back.step > now/int64(time.Second)-61 {
+					back.n = 0
+				}
+				continue
+			default:
+				o.step = w.add(now, o.n)
+			}
 			all = append(all, o)
+		}
+		if w.clear(); *w.sums != (sums{}) || w.steps.of.Len() != 0 {
+			t.Fatalf("cleared, it has %+v and holds %d steps", *w.sums, w.steps.of.Len())
 		}
 	}
 }

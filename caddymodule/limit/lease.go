@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/dense"
 )
 
 // Terms are by what a gateway's limits are bounded.
@@ -46,6 +47,7 @@ type shares struct {
 	short   bool // a request was refused since it was last told of
 	asked   bool // a request waits for the answer to the last word
 	some    bool // the last word told of some use
+	awaited bool // somebody waits for a slot to come free
 	changed bool // used since
 	spent   bool // tokens were
 }
@@ -86,13 +88,13 @@ func (k *Keys) Rung() (ids []string) {
 	return ids
 }
 
-func (c locked) ring() {
+func (c *locked) ring() {
 	if c.rung {
 		return
 	}
 	c.rung = true
 	c.all.ringing.Lock()
-	c.all.rung = append(c.all.rung, c.id.String())
+	c.all.rung = append(c.all.rung, c.Key.String())
 	c.all.ringing.Unlock()
 	select {
 	case c.all.rings <- struct{}{}:
@@ -101,7 +103,7 @@ func (c locked) ring() {
 }
 
 // adopt brings a key under the present terms. The key is locked.
-func (c locked) adopt(t Terms, at int64) {
+func (c *locked) adopt(t Terms, at int64) {
 	switch {
 	case t.Alone && !c.alone:
 		c.alone, c.learned, c.may = true, false, [4]int64{}
@@ -128,12 +130,12 @@ func most(l levelrail.KeyLimits) [4]int64 {
 	return [4]int64{byRPM: l.RPM, byTPM: l.TPM, byTPD: l.TPD, byParallel: l.MaxParallel}
 }
 
-func (c locked) used(at int64) [4]int64 {
+func (c *locked) used(at int64) [4]int64 {
 	return [4]int64{byRPM: c.requests.total(at), byTPM: c.tokens.total(at), byTPD: c.daily.total(at), byParallel: c.inFlight}
 }
 
 // bound is how much of a limit may be used here.
-func (c locked) bound(i int, most int64) int64 {
+func (c *locked) bound(i int, most int64) int64 {
 	if c.alone {
 		return most
 	}
@@ -141,7 +143,7 @@ func (c locked) bound(i int, most int64) int64 {
 }
 
 // lower rings when half of what was left of a limit is used, but not all the time.
-func (c locked) lower(i int, most, used, at int64) {
+func (c *locked) lower(i int, most, used, at int64) {
 	if !c.alone && !c.asked && 2*(c.may[i]-used) <= c.slack[i] && c.may[i] < most && at-c.at >= int64(ringPause) {
 		c.ring()
 	}
@@ -159,7 +161,7 @@ func (k *Keys) Short(id string, now time.Time) bool {
 	return c.isShort(at)
 }
 
-func (c locked) isShort(at int64) (short bool) {
+func (c *locked) isShort(at int64) (short bool) {
 	if c.adopt(c.all.Terms(), at); c.alone {
 		return false
 	}
@@ -177,10 +179,17 @@ func (c locked) isShort(at int64) (short bool) {
 func (k *Keys) Freed(id string) <-chan struct{} {
 	c := k.lock(id)
 	defer c.done()
-	if c.freed == nil {
-		c.freed = make(chan struct{})
+	k.waiting.Lock()
+	defer k.waiting.Unlock()
+	freed := k.waits[c.Key]
+	if freed == nil {
+		if k.waits == nil {
+			k.waits = map[dense.ID]chan struct{}{}
+		}
+		freed = make(chan struct{})
+		k.waits[c.Key], c.awaited = freed, true
 	}
-	return c.freed
+	return freed
 }
 
 // Refused notes that a request was refused for a key's part, and that it wants more.
@@ -265,13 +274,13 @@ func (k *Keys) TellAll(all bool, now time.Time, yield func(Word) bool) {
 	})
 }
 
-func (c locked) giveBack(at int64) {
+func (c *locked) giveBack(at int64) {
 	for i, used := range c.used(at) {
 		c.may[i] = min(c.may[i], used)
 	}
 }
 
-func (c locked) due(at int64, all bool) bool {
+func (c *locked) due(at int64, all bool) bool {
 	used := c.used(at)
 	if used == [4]int64{} && c.may == [4]int64{} {
 		return c.some && !c.asked // once more, that nothing is left
@@ -282,10 +291,10 @@ func (c locked) due(at int64, all bool) bool {
 	return all || !c.asked && (c.changed || !rest || at-c.at >= int64(restAfter))
 }
 
-func (c locked) word(at int64) Word {
+func (c *locked) word(at int64) Word {
 	c.seq = c.all.seq.Add(1)
 	used := c.used(at)
-	w := Word{ID: c.id.String(), Seq: c.seq, Used: used, Held: c.may, Want: c.short}
+	w := Word{ID: c.Key.String(), Seq: c.seq, Used: used, Held: c.may, Want: c.short}
 	for i, win := range []*window{byRPM: &c.requests, byTPM: &c.tokens, byTPD: &c.daily} {
 		if used[i] > 0 {
 			w.Frees[i] = (int64(win.until(at, used[i])) + 999_999) / 1_000_000
@@ -350,7 +359,7 @@ func (k *Keys) Learn(id string, days [][2]int64, now time.Time) {
 	defer c.done()
 	c.adopt(k.Terms(), at)
 	c.learned, c.rung = true, false
-	c.foreign = window{span: day}
+	c.foreign.clear()
 	own, mine := map[int64]int64{}, int64(0)
 	for _, h := range c.daily.hours(at, hoursOfDay) {
 		own[h[0]] = h[1]
@@ -378,11 +387,11 @@ func (k *Keys) Learn(id string, days [][2]int64, now time.Time) {
 }
 
 // day is the window that bounds a key's tokens of a day: with others' where it is alone.
-func (c locked) day(at int64) *window {
+func (c *locked) day(at int64) *window {
 	if !c.alone || c.foreign.total(at) == 0 {
 		return &c.daily
 	}
-	both := window{span: day}
+	both := window{&day, new(sums), new(steps)}
 	both.restore(at, c.daily.kept(at, nil), 0)
 	both.restore(at, c.foreign.kept(at, nil), 0)
 	return &both

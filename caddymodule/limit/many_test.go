@@ -47,25 +47,27 @@ func BenchmarkManyKeys(b *testing.B) {
 // TestWindowTakesNoMoreThanItHas: steps that have left the window leave nothing behind, and one that is used again and again
 // holds no more of them than it has.
 func TestWindowTakesNoMoreThanItHas(t *testing.T) {
-	w := window{span: minute}
+	w := newWindow(&minute)
 	now := start.UnixNano()
 	for range 10_000 {
 		now += int64(minute.step) * 2
 		w.add(now, 1)
-		if len(w.counts()) > 31 || cap(w.more) > 128 {
-			t.Fatalf("%d steps of %d are held", len(w.counts()), cap(w.more))
+		if n := w.steps.of.Len(); n > 30 || w.total(now) > 31 {
+			t.Fatalf("%d older steps are held, of %d in all", n, w.total(now))
 		}
 	}
-	if got := w.total(now + int64(minute.step)*61); got != 0 || w.counts() != nil {
-		t.Errorf("after its span it has %d and holds %d", got, cap(w.more))
+	if got := w.total(now + int64(minute.step)*61); got != 0 || w.steps.of.Len() != 0 {
+		t.Errorf("after its span it has %d and holds %d steps", got, w.steps.of.Len())
 	}
 }
 
 // TestCounterHasNoPointers: the garbage collector passes counters by. With a million of them it would else have a tenth of a
 // gateway's time.
 func TestCounterHasNoPointers(t *testing.T) {
-	if c := reflect.TypeFor[counter](); dense.Pointers(c) || c.Size() > 512 {
-		t.Errorf("a key's counter has pointers (%v), or %d bytes", dense.Pointers(c), c.Size())
+	for _, of := range []reflect.Type{reflect.TypeFor[record](), reflect.TypeFor[older]()} {
+		if t.Logf("%s: %d bytes", of, of.Size()); dense.Pointers(of) || of.Size() > 512 {
+			t.Errorf("a %s has pointers (%v), or %d bytes", of, dense.Pointers(of), of.Size())
+		}
 	}
 }
 
@@ -128,12 +130,10 @@ func countersComeAndGo(t *testing.T) {
 		close(stop)
 		keeping.Wait()
 	}
-	for range 2 { // the second finds what the first has made small
-		k.Keep(now.Add(time.Hour), func(kept Kept) bool { t.Errorf("%s is kept", kept.ID); return true })
-	}
+	k.Keep(now.Add(time.Hour), func(kept Kept) bool { t.Errorf("%s is kept", kept.ID); return true })
 	for i := range k.keys.shards {
-		if s := &k.keys.shards[i]; s.counters.Len() != 0 || len(s.numbers) != 0 || len(s.beside) != 0 {
-			t.Errorf("of keys that used nothing for an hour %d, %d and %d are left", s.counters.Len(), len(s.numbers), len(s.beside))
+		if s := &k.keys.shards[i]; s.counters.Len() != 0 || s.steps.of.Len() != 0 {
+			t.Errorf("of keys that used nothing for an hour %d and %d steps are left", s.counters.Len(), s.steps.of.Len())
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package limit
 
 import (
-	"slices"
+	"sync"
 	"time"
+
+	"github.com/levelrail/levelrail/caddymodule/dense"
 )
 
 // span is a length of time that slides in steps. A window of n+1 steps covers the newest n whole ones and the present one,
@@ -17,84 +19,155 @@ var (
 	day    = span{5 * time.Minute, 24*12 + 1}
 )
 
-// window sums what was counted in the newest span. The zero window with a span is empty. It takes memory for the steps in
-// which something was counted and no others: of very many keys most have made a request or two. Times are nanoseconds since
-// 1970 by a clock that never goes back.
+// window sums what was counted in the newest span. Times are nanoseconds since 1970 by a clock that never goes back. What it
+// works on lies elsewhere, without pointers, and takes memory for the steps in which something was counted and no others: of
+// very many keys most have made a request or two.
 type window struct {
-	span
-	first [1]count // the only step; of step 0, which is long gone: none, or more than one
-	more  []count  // two steps or more, oldest first
-	sum   int64
+	*span
+	*sums
+	steps *steps
 }
+
+// sums are a window's newest step and the sum of all. The zero sums are an empty window's.
+type sums struct {
+	newest       uint32 // step; 0, which is long gone: none
+	oldest, last uint32 // of the older ones, one more than their numbers among the steps; 0: there are none
+	n            int64  // counted in the newest
+	sum          int64
+}
+
+// steps are the older steps of many windows. Each window changes its own; mu is for taking and giving.
+type steps struct {
+	mu sync.Mutex
+	of dense.Lots[older]
+}
+
+// older is a step in which something was counted, and one more than the number of the next.
+type older struct {
+	step, next uint32
+	n          int64
+}
+
+func (s *steps) take() (*older, uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, n := s.of.Take()
+	return o, n + 1
+}
+
+func (s *steps) give(n uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of.Give(n - 1)
+}
+
+func (s *steps) at(n uint32) *older { return s.of.At(n - 1) }
 
 // count is what was counted in one step.
 type count struct{ step, n int64 }
 
-// counts are the steps in which something was counted, oldest first.
-func (w *window) counts() []count {
-	if w.more == nil && w.first[0].step != 0 {
-		return w.first[:]
+// each calls yield with the steps in which something was counted, oldest first, until it returns false.
+func (w *window) each(yield func(count) bool) {
+	for n := w.oldest; n != 0; {
+		o := w.steps.at(n)
+		if !yield(count{int64(o.step), o.n}) {
+			return
+		}
+		n = o.next
 	}
-	return w.more
+	if w.newest != 0 {
+		yield(count{int64(w.newest), w.n})
+	}
 }
 
+// clear drops everything.
+func (w *window) clear() { w.drop(1 << 40) }
+
 // roll drops what has left the window by now.
-func (w *window) roll(now int64) {
-	counts, gone, first := w.counts(), 0, now/int64(w.step)-w.steps+1
-	for gone < len(counts) && counts[gone].step < first {
-		w.sum -= counts[gone].n
-		gone++
+func (w *window) roll(now int64) { w.drop(now/int64(w.span.step) - w.span.steps + 1) }
+
+// drop drops the steps before first.
+func (w *window) drop(first int64) {
+	for w.oldest != 0 {
+		o := w.steps.at(w.oldest)
+		if int64(o.step) >= first {
+			return
+		}
+		w.sum -= o.n
+		gone := w.oldest
+		w.oldest = o.next
+		w.steps.give(gone)
 	}
-	switch {
-	case gone == 0:
-	case gone == len(counts):
-		w.first[0], w.more = count{}, nil
-	default:
-		w.more = w.more[gone:]
+	if w.last = 0; int64(w.newest) < first {
+		*w.sums = sums{}
 	}
 }
 
 // add counts n at now and returns the step that it went to.
 func (w *window) add(now, n int64) (step int64) {
 	w.roll(now)
-	step = now / int64(w.step)
-	if counts := w.counts(); len(counts) > 0 {
-		step = max(step, counts[len(counts)-1].step)
-	}
+	step = max(now/int64(w.span.step), int64(w.newest))
 	w.insert(step, n)
 	return step
 }
 
 // insert counts n in a step that the window covers.
 func (w *window) insert(step, n int64) {
-	w.sum += n
-	counts := w.counts()
-	at := len(counts)
-	for at > 0 && counts[at-1].step > step {
-		at--
-	}
-	switch {
-	case at > 0 && counts[at-1].step == step:
-		counts[at-1].n += n
-	case len(counts) == 0:
-		w.first[0] = count{step, n}
-	default:
-		if w.more == nil {
-			w.more, w.first[0] = append(make([]count, 0, 4), w.first[0]), count{}
+	newest := int64(w.newest)
+	switch w.sum += n; {
+	case step == newest:
+		w.n += n
+	case step > newest:
+		if newest != 0 {
+			o, at := w.steps.take()
+			*o = older{w.newest, 0, w.n}
+			if w.oldest == 0 {
+				w.oldest = at
+			} else {
+				w.steps.at(w.last).next = at
+			}
+			w.last = at
 		}
-		w.more = slices.Insert(w.more, at, count{step, n})
+		w.newest, w.n = uint32(step), n
+	default:
+		var before *older
+		next := w.oldest
+		for next != 0 && int64(w.steps.at(next).step) < step {
+			before = w.steps.at(next)
+			next = before.next
+		}
+		if next != 0 && int64(w.steps.at(next).step) == step {
+			w.steps.at(next).n += n
+			return
+		}
+		o, at := w.steps.take()
+		*o = older{uint32(step), next, n}
+		if before == nil {
+			w.oldest = at
+		} else {
+			before.next = at
+		}
+		if next == 0 {
+			w.last = at
+		}
 	}
 }
 
 // takeBack uncounts n that add put into a step, unless the step has left the window.
 func (w *window) takeBack(step, n int64) {
-	counts := w.counts()
-	for i := len(counts) - 1; i >= 0 && counts[i].step >= step; i-- {
-		if c := &counts[i]; c.step == step {
-			n = min(n, c.n)
-			c.n -= n
-			w.sum -= n
+	in := &w.n
+	if step != int64(w.newest) {
+		in = nil
+		for at := w.oldest; at != 0 && in == nil; at = w.steps.at(at).next {
+			if o := w.steps.at(at); int64(o.step) == step {
+				in = &o.n
+			}
 		}
+	}
+	if in != nil {
+		n = min(n, *in)
+		*in -= n
+		w.sum -= n
 	}
 }
 
@@ -110,30 +183,33 @@ func (w *window) until(now, most int64) time.Duration {
 	if left == 0 || left < most {
 		return 0
 	}
-	for _, c := range w.counts() {
+	wait := time.Duration(0)
+	w.each(func(c count) bool {
 		if left -= c.n; left < most {
-			return time.Duration((c.step+w.steps)*int64(w.step) - now)
+			wait = time.Duration((c.step+w.span.steps)*int64(w.span.step) - now)
 		}
-	}
-	return 0
+		return left >= most
+	})
+	return wait
 }
 
 // kept appends what of the window is worth keeping at now: pairs of step and count, oldest first.
 func (w *window) kept(now int64, out [][2]int64) [][2]int64 {
 	w.roll(now)
-	for _, c := range w.counts() {
+	w.each(func(c count) bool {
 		if c.n != 0 {
 			out = append(out, [2]int64{c.step, c.n})
 		}
-	}
+		return true
+	})
 	return out
 }
 
 // restore adds pairs that kept has returned, moved on by a number of steps. What has left the window by now is passed over.
 func (w *window) restore(now int64, pairs [][2]int64, shift int64) {
-	present := now / int64(w.step)
+	present := now / int64(w.span.step)
 	for _, p := range pairs {
-		if step := min(p[0]+shift, present); p[1] > 0 && step > present-w.steps {
+		if step := min(p[0]+shift, present); p[1] > 0 && step > present-w.span.steps {
 			w.insert(step, p[1])
 		}
 	}
@@ -146,8 +222,8 @@ const hoursOfDay = 26
 func (w *window) hours(now int64, newest int64) (out [][2]int64) {
 	w.roll(now)
 	first := now/int64(time.Hour) - newest + 1
-	for _, c := range w.counts() {
-		hour := c.step * int64(w.step) / int64(time.Hour)
+	w.each(func(c count) bool {
+		hour := c.step * int64(w.span.step) / int64(time.Hour)
 		switch {
 		case c.n == 0 || hour < first:
 		case len(out) > 0 && out[len(out)-1][0] == hour:
@@ -155,13 +231,14 @@ func (w *window) hours(now int64, newest int64) (out [][2]int64) {
 		default:
 			out = append(out, [2]int64{hour, c.n})
 		}
-	}
+		return true
+	})
 	return out
 }
 
 // put counts n at a time of the past, or now where that lies ahead. What has left the window is passed over.
 func (w *window) put(now, at, n int64) {
-	if step := min(at, now) / int64(w.step); step > now/int64(w.step)-w.steps {
+	if step := min(at, now) / int64(w.span.step); step > now/int64(w.span.step)-w.span.steps {
 		w.roll(now)
 		w.insert(step, n)
 	}

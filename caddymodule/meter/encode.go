@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/levelrail/levelrail/caddymodule/dense"
 	"github.com/levelrail/levelrail/caddymodule/durable"
 	"github.com/levelrail/levelrail/client/wire"
 )
@@ -18,22 +19,26 @@ import (
 // entry is a row in the order of a batch.
 type entry struct {
 	*ledger
-	at   rowKey
-	n    uint32
+	at   *rowKey
+	sum  *sum
 	head uint64 // of the key's id, so that few comparisons look at more
 }
 
 // entries are the rows of ledgers by hour, key and model: those that are written together lie together in the store.
-func entries(ledgers []ledger) []entry {
+func entries(ledgers []*ledger) []entry {
 	n := 0
-	for i := range ledgers {
-		n += ledgers[i].len()
+	for _, l := range ledgers {
+		n += l.len()
 	}
 	out := make([]entry, 0, n)
-	for i := range ledgers {
-		for at, n := range ledgers[i].numbers {
-			out = append(out, entry{&ledgers[i], at, n, head(at.key.Text())})
+	for _, l := range ledgers {
+		if l == nil {
+			continue
 		}
+		l.rows.All(func(r *dense.Record[rowKey, sum]) bool {
+			out = append(out, entry{l, &r.Key, &r.Value, head(r.Key.key.Text())})
+			return true
+		})
 	}
 	slices.SortFunc(out, func(a, b entry) int {
 		if c := cmp.Or(cmp.Compare(a.at.hour, b.at.hour), cmp.Compare(a.head, b.head)); c != 0 {
@@ -66,10 +71,9 @@ func appendBatch(b []byte, gateway string, sequence uint64, rows []entry, droppe
 			b = append(b, ',')
 		}
 		e := &rows[i]
-		s := e.sums.At(e.n)
-		b = append(appendRow(b, e, s), '}')
-		if s.used != 0 {
-			used = append(used, lastUse{e.at.key.Text(), s.used})
+		b = append(appendRow(b, e), '}')
+		if e.sum.used != 0 {
+			used = append(used, lastUse{e.at.key.Text(), e.sum.used})
 		}
 	}
 	b = append(b, ']')
@@ -83,7 +87,8 @@ func appendBatch(b []byte, gateway string, sequence uint64, rows []entry, droppe
 }
 
 // appendRow appends a row, but for the brace at its end.
-func appendRow(b []byte, e *entry, s *sum) []byte {
+func appendRow(b []byte, e *entry) []byte {
+	s := e.sum
 	b = appendTime(append(b, `{"hour":`...), time.Unix(int64(e.at.hour)*3600, 0))
 	b = durable.AppendText(append(b, `,"key_id":`...), e.at.key.Text())
 	b = durable.AppendText(append(b, `,"model":`...), e.models[e.at.model])

@@ -73,7 +73,7 @@ func TestEncoding(t *testing.T) {
 		u := &unsent{gateway: "gw_a", sequence: 7, lost: random.Int64N(2)}
 		want := wire.UsageBatch{GatewayID: "gw_a", Sequence: 8, Dropped: u.lost}
 		for _, i := range random.Perm(len(rows)) {
-			if u.open[shardOf(rows[i].KeyID)].put(rows[i]) {
+			if u.opened(rows[i].KeyID).put(rows[i]) {
 				t.Fatal("a row was there")
 			}
 		}
@@ -108,7 +108,7 @@ func TestEncoding(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := u.batches[0]; len(u.batches) != 1 || u.opened() != 0 || got.sequence != 8 || got.rows != len(rows) || string(got.text) != string(text) {
+			if got := u.batches[0]; len(u.batches) != 1 || u.unnumbered() != 0 || got.sequence != 8 || got.rows != len(rows) || string(got.text) != string(text) {
 				t.Fatalf("seed %d:\n got %s\nwant %s", seed, got.text, text)
 			}
 		}
@@ -135,9 +135,9 @@ func TestOldFile(t *testing.T) {
 	if err != nil || u.rows() != 2 || u.sequence != 3 || len(u.batches) != 1 {
 		t.Fatalf("%v %+v", err, u)
 	}
-	l := &u.open[shardOf("key_a")]
+	l := u.opened("key_a")
 	at := l.place("key_a", "chat", noon.Unix()/3600)
-	if s := l.find(at); s == nil || s.Requests != 5 || !l.row(&at, s).Used.Equal(noon.Add(3*time.Minute)) {
+	if s := l.find(&at); s == nil || s.Requests != 5 || !l.row(&at, s).Used.Equal(noon.Add(3*time.Minute)) {
 		t.Errorf("the open sum: %+v", s)
 	}
 }

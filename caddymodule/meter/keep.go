@@ -28,7 +28,7 @@ type unsent struct {
 	gateway  string
 	sequence uint64 // the last number given out
 	batches  []batch
-	open     [shardCount]ledger
+	open     [shardCount]*ledger // nil: empty
 	lost     int64
 }
 
@@ -83,7 +83,7 @@ func read(text []byte) (*unsent, error) {
 		u.batches = append(u.batches, batch{b.Sequence, len(b.Rows), text})
 	}
 	for _, r := range f.Open {
-		u.open[shardOf(r.KeyID)].put(r)
+		u.opened(r.KeyID).put(r)
 	}
 	return u, nil
 }
@@ -117,9 +117,8 @@ func (u *unsent) write(w io.Writer) error {
 		if i > 0 {
 			b = append(b, ",\n"...)
 		}
-		s := e.sums.At(e.n)
-		if b = appendRow(b, &e, s); s.used != 0 {
-			b = appendTime(append(b, `,"used":`...), time.Unix(0, s.used))
+		if b = appendRow(b, &e); e.sum.used != 0 {
+			b = appendTime(append(b, `,"used":`...), time.Unix(0, e.sum.used))
 		}
 		b = append(b, '}')
 		if _, err := w.Write(b); err != nil {
@@ -133,19 +132,28 @@ func (u *unsent) write(w io.Writer) error {
 
 // rows is how many rows are held.
 func (u *unsent) rows() int64 {
-	n := int64(u.opened())
+	n := int64(u.unnumbered())
 	for i := range u.batches {
 		n += int64(u.batches[i].rows)
 	}
 	return n
 }
 
-// opened is how many of them have no number.
-func (u *unsent) opened() (n int) {
-	for i := range u.open {
-		n += u.open[i].len()
+// unnumbered is how many of them have no number.
+func (u *unsent) unnumbered() (n int) {
+	for _, l := range u.open {
+		n += l.len()
 	}
 	return n
+}
+
+// opened is the ledger of a key's open sums.
+func (u *unsent) opened(key string) *ledger {
+	at := &u.open[shardOf(key)]
+	if *at == nil {
+		*at = new(ledger)
+	}
+	return *at
 }
 
 // add puts what was counted to the open sums and returns how many rows found theirs there already.
@@ -154,7 +162,7 @@ func (u *unsent) add(t *taken) (joined int64) {
 		if u.open[i].len() == 0 {
 			u.open[i] = t.ledgers[i]
 		} else {
-			joined += u.open[i].merge(&t.ledgers[i])
+			joined += u.open[i].merge(t.ledgers[i])
 		}
 	}
 	u.lost += t.lost
@@ -168,7 +176,7 @@ func (u *unsent) number(most int) {
 		u.batches = append(u.batches, batch{u.sequence, len(rows), appendBatch(make([]byte, 0, len(rows)*rowRoom), u.gateway, u.sequence, rows, u.lost)})
 		u.lost = 0
 	}
-	u.open = [shardCount]ledger{}
+	u.open = [shardCount]*ledger{}
 }
 
 // rowRoom is about how long a row is with the use of its key.

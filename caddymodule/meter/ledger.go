@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -11,10 +12,9 @@ import (
 // ledger is a set of sums. With very many keys nearly every request has a sum of its own, so neither they nor what finds
 // them holds pointers. What few have, and many share, stands once. The zero ledger is empty.
 type ledger struct {
-	numbers map[rowKey]uint32
-	sums    dense.Lots[sum]
-	models  []string
-	owners  []owner
+	rows   dense.Table[rowKey, sum]
+	models []string
+	owners []owner
 }
 
 // rowKey is what sums are kept by. model is a place in the ledger's list.
@@ -45,15 +45,21 @@ type row struct {
 	Used time.Time `json:"used,omitzero"`
 }
 
-// next is an empty ledger with room for half as much: a map that grows is copied, and intervals are alike.
-func (l *ledger) next() ledger {
-	if len(l.numbers) < 16 {
-		return ledger{}
+// next is an empty ledger with room for half as much: intervals are alike.
+func (l *ledger) next() *ledger {
+	n := new(ledger)
+	if l.len() >= 16 {
+		n.rows.Reserve(l.len() / 2)
 	}
-	return ledger{numbers: make(map[rowKey]uint32, len(l.numbers)/2)}
+	return n
 }
 
-func (l *ledger) len() int { return len(l.numbers) }
+func (l *ledger) len() int {
+	if l == nil {
+		return 0
+	}
+	return l.rows.Len()
+}
 
 // place is by what a sum is kept here.
 func (l *ledger) place(key, model string, hour int64) rowKey {
@@ -65,23 +71,20 @@ func (l *ledger) place(key, model string, hour int64) rowKey {
 	return rowKey{dense.NewID(key), int32(hour), uint32(i)}
 }
 
+func (k *rowKey) hash() uint32 {
+	return uint32(maphash.Bytes(seed, k.key.Text())) ^ uint32(k.hour)*2654435761 ^ k.model*40503
+}
+
 // find is the sum at a place, or nil.
-func (l *ledger) find(at rowKey) *sum {
-	if n, ok := l.numbers[at]; ok {
-		return l.sums.At(n)
+func (l *ledger) find(at *rowKey) *sum {
+	if r := l.rows.Find(at.hash(), at); r != nil {
+		return &r.Value
 	}
 	return nil
 }
 
 // make makes the sum at a place where there is none.
-func (l *ledger) make(at rowKey) *sum {
-	if l.numbers == nil {
-		l.numbers = map[rowKey]uint32{}
-	}
-	s, n := l.sums.Take()
-	l.numbers[at] = n
-	return s
-}
+func (l *ledger) make(at *rowKey) *sum { return &l.rows.Make(at.hash(), at).Value }
 
 // belongs notes to whom a sum belongs, as of the newest request.
 func (l *ledger) belongs(s *sum, to owner) {
@@ -111,9 +114,9 @@ func (l *ledger) row(at *rowKey, s *sum) row {
 // put adds a row and tells whether there was a sum for it already.
 func (l *ledger) put(r row) (joined bool) {
 	at := l.place(r.KeyID, r.Model, r.Hour.Unix()/3600)
-	s := l.find(at)
+	s := l.find(&at)
 	if joined = s != nil; !joined {
-		s = l.make(at)
+		s = l.make(&at)
 	}
 	s.Add(r.Counts)
 	if !r.Used.IsZero() {
@@ -125,10 +128,11 @@ func (l *ledger) put(r row) (joined bool) {
 
 // merge adds another ledger's sums and returns how many found theirs here already.
 func (l *ledger) merge(o *ledger) (joined int64) {
-	for at, n := range o.numbers {
-		if l.put(o.row(&at, o.sums.At(n))) {
+	o.rows.All(func(r *dense.Record[rowKey, sum]) bool {
+		if l.put(o.row(&r.Key, &r.Value)) {
 			joined++
 		}
-	}
+		return true
+	})
 	return joined
 }

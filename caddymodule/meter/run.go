@@ -38,7 +38,7 @@ type Options struct {
 // Meter counts requests. Record may be called from the beginning on; Run brings the counts home.
 type Meter struct {
 	o    Options
-	sums sums
+	sums *sums
 
 	mu    sync.Mutex // of what follows: Run and Save
 	state *unsent    // nil before it is loaded
@@ -49,7 +49,7 @@ type Meter struct {
 
 // New returns a meter that counts. It starts nothing and touches no file.
 func New(o Options) *Meter {
-	m := &Meter{o: o}
+	m := &Meter{o: o, sums: newSums()}
 	m.sums.most.Store(o.Settings().MaxRows)
 	return m
 }
@@ -158,7 +158,7 @@ func (m *Meter) load() {
 
 // number makes batches when none wait, and tells whether there is one to send.
 func (m *Meter) number() bool {
-	if len(m.state.batches) == 0 && m.state.opened() > 0 {
+	if len(m.state.batches) == 0 && m.state.unnumbered() > 0 {
 		m.state.number(m.settings().BatchRows)
 		m.stale = true
 	}

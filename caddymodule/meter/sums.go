@@ -10,7 +10,7 @@ import (
 )
 
 // shardCount is how many ledgers and locks the sums are spread over: requests of different keys rarely meet.
-const shardCount = 64
+const shardCount = 1 << 6
 
 // sums are the counts since the last take.
 type sums struct {
@@ -22,7 +22,7 @@ type sums struct {
 
 type shard struct {
 	mu sync.Mutex
-	ledger
+	*ledger
 	full map[rowKey]struct{} // rows that had no room, so that each counts once
 	_    [64]byte            // shards share no cache line
 }
@@ -30,7 +30,15 @@ type shard struct {
 var seed = maphash.MakeSeed()
 
 // shardOf is the shard that a key's sums are in.
-func shardOf(key string) int { return int(maphash.String(seed, key) % shardCount) }
+func shardOf(key string) int { return int(maphash.String(seed, key) >> (64 - 6)) }
+
+func newSums() *sums {
+	s := new(sums)
+	for i := range s.shards {
+		s.shards[i].ledger = new(ledger)
+	}
+	return s
+}
 
 // counted tells whether a record is usage: a request for inference whose key and model are known. Listing models costs
 // nothing, and a request without a valid key is nobody's.
@@ -44,7 +52,7 @@ func (s *sums) add(r *Record) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	at := sh.place(r.KeyID, r.Model, r.Start.Unix()/3600)
-	sum := sh.find(at)
+	sum := sh.find(&at)
 	if sum == nil {
 		if most := s.most.Load(); s.rows.Add(1) > most && most > 0 {
 			s.rows.Add(-1)
@@ -57,7 +65,7 @@ func (s *sums) add(r *Record) {
 			}
 			return
 		}
-		sum = sh.make(at)
+		sum = sh.make(&at)
 	}
 	if r.End != Refused {
 		sum.used = r.Start.UnixNano()
@@ -102,7 +110,7 @@ const statusGone = 499
 
 // taken is what a take returns: the sums of each shard.
 type taken struct {
-	ledgers [shardCount]ledger
+	ledgers [shardCount]*ledger
 	rows    int64
 	lost    int64
 }

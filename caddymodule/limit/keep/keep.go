@@ -3,7 +3,7 @@
 //
 // The one file in the state directory is replaced as a whole. It is written at the end, and before that whenever something
 // has changed, each time Every after the write before: a gateway that is killed forgets at most what was admitted and spent
-// in that time (or in a hundred times as long as a write takes, where that is more). What counts is caddymodule/limit.
+// in that time (or in two hundred times as long as a write takes, where that is more). What counts is caddymodule/limit.
 package keep
 
 import (
@@ -148,7 +148,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		if pause = Every; !k.Save() {
 			pause = retryPause
 		}
-		pause = max(pause, 100*time.Since(began)) // very many keys take long to write: a hundredth of the time at most
+		pause = max(pause, 200*time.Since(began)) // very many keys take long to write: a two-hundredth of the time at most
 	}
 }
 

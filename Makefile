@@ -70,7 +70,7 @@ bench: need-go ## benchmarks: of packages, then the gateway against plain Caddy,
 	@test/stage 'gateway against plain Caddy' go run ./test/bench/gateway $(if $(FULL),,-quick)
 
 .PHONY: bench-gateway
-bench-gateway: need-go ## the gateway against plain Caddy, with the ten-minute soak; the last line is JSON (QUICK=1: three minutes; CHECK=1: fails below a floor)
+bench-gateway: need-go ## the gateway against plain Caddy, with the ten-minute soak; the last line is JSON (QUICK=1: four minutes; CHECK=1: fails below a floor)
 	@go run ./test/bench/gateway $(if $(QUICK),-quick) $(if $(CHECK),-check)
 
 .PHONY: lint

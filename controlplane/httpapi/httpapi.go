@@ -29,6 +29,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/client/wire"
 	"github.com/levelrail/levelrail/controlplane/lease"
 	"github.com/levelrail/levelrail/controlplane/ledger"
 	"github.com/levelrail/levelrail/controlplane/reconcile"
@@ -84,8 +85,8 @@ type Server struct {
 	o         Options
 	mux       *http.ServeMux
 	api       huma.API
-	logs      *logHub
-	questions *questionHub
+	logs      *hub[*logSession]
+	questions *hub[chan wire.Answer]
 	leases    *lease.Book
 	stopping  chan struct{}
 	stop      sync.Once
@@ -99,7 +100,7 @@ func New(o Options) *Server {
 	if o.GatewayAnswers == 0 {
 		o.GatewayAnswers = gatewayAnswers
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), logs: newLogHub(), questions: newQuestionHub(), stopping: make(chan struct{})}
+	s := &Server{o: o, mux: http.NewServeMux(), logs: newHub[*logSession](), questions: newHub[chan wire.Answer](), stopping: make(chan struct{})}
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",

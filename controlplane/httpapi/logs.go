@@ -15,7 +15,6 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
-	"github.com/levelrail/levelrail/controlplane/view"
 )
 
 const (
@@ -24,73 +23,13 @@ const (
 	defaultLines = 100
 )
 
-// logHub brings together who wants a model's journal and the agent that has it. A request appears in the watch of the
-// node's agent as log_request, and is deleted there when nobody reads any more.
-type logHub struct {
-	mu       sync.Mutex
-	sessions map[string]*logSession
-	nodes    bells // by node: its requests have changed
-}
-
+// logSession is one reading of a model's journal, which the agent of its node has. The watch asks for it as log_request.
 type logSession struct {
-	node    string
-	request json.RawMessage
-	lines   chan wire.LogLine
-	taken   chan struct{} // closed when the agent begins to send
-	take    sync.Once
-	ended   chan error      // the agent's end: nil when it has sent everything
-	reader  context.Context // ends when nobody reads any more
-}
-
-func newLogHub() *logHub {
-	return &logHub{sessions: map[string]*logSession{}, nodes: bells{}}
-}
-
-// changed is closed when the requests to a node change next. No node has none, for ever.
-func (h *logHub) changed(node string) <-chan struct{} {
-	if node == "" {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.nodes.of(node)
-}
-
-// requests are those to a node that somebody waits for, by id.
-func (h *logHub) requests(node string) view.Lines {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	out := view.Lines{}
-	for id, s := range h.sessions {
-		if s.node == node {
-			out[id] = s.request
-		}
-	}
-	return out
-}
-
-func (h *logHub) open(ctx context.Context, node string, r wire.LogRequest) (*logSession, func(), error) {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return nil, nil, err
-	}
-	s := &logSession{node: node, request: text, lines: make(chan wire.LogLine), taken: make(chan struct{}), ended: make(chan error, 1), reader: ctx}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.sessions[r.ID] = s
-	h.nodes.ring(node)
-	return s, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.sessions, r.ID)
-		h.nodes.ring(node)
-	}, nil
-}
-
-func (h *logHub) find(id string) *logSession {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.sessions[id]
+	lines  chan wire.LogLine
+	taken  chan struct{} // closed when the agent begins to send
+	take   sync.Once
+	ended  chan error      // the agent's end: nil when it has sent everything
+	reader context.Context // ends when nobody reads any more
 }
 
 type logWish struct {
@@ -122,8 +61,10 @@ func (s *Server) getLogs(ctx context.Context, in *logWish) (*streamed, error) {
 		in.Lines = defaultLines
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	session, closeSession, err := s.logs.open(ctx, node.ID, wire.LogRequest{ID: levelrail.NewID("log"), Model: m.Name, Lines: in.Lines, Follow: in.Follow, Since: in.Since})
-	end := func() { cancel(); closeSession() }
+	session := &logSession{lines: make(chan wire.LogLine), taken: make(chan struct{}), ended: make(chan error, 1), reader: ctx}
+	r := wire.LogRequest{ID: levelrail.NewID("log"), Model: m.Name, Lines: in.Lines, Follow: in.Follow, Since: in.Since}
+	takeBack, err := s.logs.put(node.ID, r.ID, r, session)
+	end := func() { cancel(); takeBack() }
 	if err != nil {
 		cancel()
 		return nil, s.internal("ask for the journal", err)
@@ -195,10 +136,11 @@ func (s *Server) passLines(ctx context.Context, out *stream, session *logSession
 func (s *Server) agentLogs(_ context.Context, in *struct {
 	ID string `path:"id" maxLength:"64"`
 }) (*streamed, error) {
-	session := s.logs.find(in.ID)
-	if session == nil {
+	asked := s.logs.find(in.ID)
+	if asked == nil {
 		return nil, levelrail.Errorf(levelrail.ErrNotFound, "nobody waits for the lines %q", clip(in.ID)).WithNext("stop sending them")
 	}
+	session := asked.answer
 	first := false
 	session.take.Do(func() { first = true; close(session.taken) })
 	if !first {

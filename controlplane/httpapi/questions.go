@@ -2,85 +2,16 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
-	"github.com/levelrail/levelrail/controlplane/view"
 )
 
 // gatewayAnswers is how long gateways have to answer and to say that they refuse a key. One that has not by then is named.
 const gatewayAnswers = time.Second
-
-// questionHub brings together who asks and the gateways that know. A question appears in the watch of its gateway, and is
-// deleted there when it is answered or nobody waits any more.
-type questionHub struct {
-	mu       sync.Mutex
-	open     map[string]*question // by id
-	gateways bells
-}
-
-type question struct {
-	gateway string
-	text    json.RawMessage
-	answer  chan wire.Answer // holds the one answer
-}
-
-func newQuestionHub() *questionHub {
-	return &questionHub{open: map[string]*question{}, gateways: bells{}}
-}
-
-// changed is closed when the questions to a gateway change next. No gateway has none, for ever.
-func (h *questionHub) changed(gateway string) <-chan struct{} {
-	if gateway == "" {
-		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.gateways.of(gateway)
-}
-
-// lines are the open questions to a gateway, by id.
-func (h *questionHub) lines(gateway string) view.Lines {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	out := view.Lines{}
-	for id, q := range h.open {
-		if q.gateway == gateway {
-			out[id] = q.text
-		}
-	}
-	return out
-}
-
-// put asks one gateway, and returns what takes the question back.
-func (h *questionHub) put(gateway string, q wire.Question) (*question, func(), error) {
-	text, err := json.Marshal(q)
-	if err != nil {
-		return nil, nil, err
-	}
-	asked := &question{gateway: gateway, text: text, answer: make(chan wire.Answer, 1)}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.open[q.ID] = asked
-	h.gateways.ring(gateway)
-	return asked, func() { h.take(q.ID) }, nil
-}
-
-func (h *questionHub) take(id string) *question {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	q := h.open[id]
-	if q != nil {
-		delete(h.open, id)
-		h.gateways.ring(q.gateway)
-	}
-	return q
-}
 
 // said is what gateways said, and who of them said nothing in time.
 type said struct {
@@ -100,26 +31,25 @@ func (a said) who() []string {
 // ask asks every connected gateway the same and waits for all of them, but not for long.
 func (s *Server) ask(ctx context.Context, q wire.Question) (said, error) {
 	out := said{by: map[string]wire.Answer{}}
-	open := map[string]*question{}
+	open := map[string]chan wire.Answer{} // each holds the one answer
 	for _, gateway := range s.connected() {
-		q.ID = levelrail.NewID("q")
-		asked, done, err := s.questions.put(gateway, q)
+		q.ID, open[gateway] = levelrail.NewID("q"), make(chan wire.Answer, 1)
+		takeBack, err := s.questions.put(gateway, q.ID, q, open[gateway])
 		if err != nil {
 			return out, s.internal("ask the gateways", err)
 		}
-		defer done()
-		open[gateway] = asked
+		defer takeBack()
 	}
 	late := time.NewTimer(s.o.GatewayAnswers)
 	defer late.Stop()
 	for _, gateway := range slices.Sorted(maps.Keys(open)) {
 		select {
-		case out.by[gateway] = <-open[gateway].answer:
+		case out.by[gateway] = <-open[gateway]:
 			continue
 		default:
 		}
 		select {
-		case out.by[gateway] = <-open[gateway].answer:
+		case out.by[gateway] = <-open[gateway]:
 		case <-late.C:
 			late.Reset(0) // for those that follow
 			out.silent = append(out.silent, gateway)
@@ -137,13 +67,11 @@ func (s *Server) gatewayAnswer(_ context.Context, in *struct {
 	ID   string `path:"id" maxLength:"64"`
 	Body wire.Answer
 }) (*none, error) {
-	s.questions.mu.Lock()
-	q := s.questions.open[in.ID]
-	s.questions.mu.Unlock()
-	if q == nil || q.gateway != in.Body.GatewayID {
+	q := s.questions.find(in.ID)
+	if q == nil || q.of != in.Body.GatewayID {
 		return nil, levelrail.Errorf(levelrail.ErrNotFound, "nobody waits for the answer %q of %s", clip(in.ID), clip(in.Body.GatewayID)).WithNext("nothing has to be done")
 	}
-	if s.questions.take(in.ID) != nil {
+	if s.questions.take(in.ID) {
 		q.answer <- in.Body
 	}
 	return &none{}, nil

@@ -333,7 +333,7 @@ func (w *watch) sendViews(out *stream, sent sentLines, v *view.Views) error {
 		case wire.WatchAssignment:
 			now = v.Assignments[w.node]
 		case wire.WatchLogRequest:
-			now = w.s.logs.requests(w.node)
+			now = w.s.logs.lines(w.node)
 		case wire.WatchQuestion:
 			now = w.s.questions.lines(w.gatewayID())
 		case wire.WatchShare:

@@ -92,6 +92,7 @@ type load struct {
 type counter struct {
 	n      atomic.Int64
 	waited [buckets]int64 // requests by how long they took
+	took   time.Duration  // all together
 	_      [64]byte
 }
 
@@ -133,7 +134,9 @@ func (l *load) client(i int) error {
 		if err != nil {
 			return err
 		}
-		n.waited[bucket(time.Since(began))]++
+		took := time.Since(began)
+		n.waited[bucket(took)]++
+		n.took += took
 		if l.pace > 0 {
 			next = next.Add(l.pace)
 			time.Sleep(time.Until(next))
@@ -153,6 +156,15 @@ func bucket(d time.Duration) int {
 		quarter = int(us>>(e-2)) & 3
 	}
 	return min(4*e+quarter, buckets-1)
+}
+
+// mean is how long a request took on average, once the load has ended.
+func (l *load) mean() time.Duration {
+	var all time.Duration
+	for i := range l.count {
+		all += l.count[i].took
+	}
+	return all / time.Duration(max(l.total(), 1))
 }
 
 // percentile is the time that so many of a hundred requests took at most, to a quarter of a doubling.

@@ -1,7 +1,7 @@
 // Command gateway measures the gateway against what it stands on: plain Caddy with reverse_proxy, the same program on the
 // same machine in the same minute, and the engine stub without anything between.
 //
-//	go run ./test/bench/gateway -quick     three minutes
+//	go run ./test/bench/gateway -quick     four minutes
 //	go run ./test/bench/gateway            less than twenty, ten of them the soak
 //
 // The gateway runs with the packaged configuration and a server's default settings: it finds each key among a thousand,

@@ -22,6 +22,7 @@ type window struct {
 	rate     float64       // requests, or events, a second
 	cpu      time.Duration // of the proxy, for each of them; 0 without a proxy
 	p50, p99 time.Duration
+	mean     time.Duration
 	others   float64 // share of the proxy's core that went to other processes
 	done     int64   // requests, or events, in all
 	took     time.Duration
@@ -72,7 +73,7 @@ func (b *bench) turn(p *proxy, l *load, warm, long time.Duration, unit func() (i
 	}
 	w.done, w.took, w.used = done, took, to.cpu-from.cpu
 	w.rate, w.cpu = float64(done)/took.Seconds(), (to.cpu-from.cpu)/time.Duration(done)
-	w.p50, w.p99 = l.percentile(50), l.percentile(99)
+	w.p50, w.p99, w.mean = l.percentile(50), l.percentile(99), l.mean()
 	if p != nil {
 		w.others = max(0, float64(to.busy-from.busy-(to.cpu-from.cpu))/float64(took))
 	}
@@ -203,6 +204,15 @@ func sums(all []window) (perUnit, cpuPerUnit float64) {
 		done, took, used = done+w.done, took+time.Duration(float64(w.took)*w.left()), used+w.used
 	}
 	return float64(took) / float64(done), float64(used) / float64(done)
+}
+
+// waits is how long a client waited for an answer on average, over all turns.
+func waits(all []window) time.Duration {
+	var done, waited float64
+	for _, w := range all {
+		done, waited = done+float64(w.done), waited+float64(w.done)*float64(w.mean)
+	}
+	return time.Duration(waited / done)
 }
 
 // left is the share of the core that other processes left.

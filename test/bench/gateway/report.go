@@ -21,7 +21,7 @@ var limits = []struct {
 	{"rps_ratio_100k", 1.1, 1.1, true, "requests a second at 100 KiB, over plain Caddy's"},
 	{"sse_cpu_ratio", 1.05, 1.05, false, "CPU an event, over plain Caddy's"},
 	{"stream_bytes", 80 << 10, 60 << 10, false, "bytes of memory an open stream"},
-	{"lookup_ratio_1m", 1.1, 1.1, false, "time of a request with a million keys by Zipf's law, over that with ten"},
+	{"lookup_ratio_1m", 1.1, 1.1, false, "time of a request with a million keys, over that with ten"},
 	{"soak_rss_mb_first", 0, 0, false, "MiB resident at the soak's beginning"},
 	{"soak_rss_mb_last", 0, 0, false, "MiB resident at its end (floor: a tenth and 8 MiB more)"},
 }

@@ -147,9 +147,9 @@ func (b *bench) memory() error {
 	return nil
 }
 
-// lookup is the same small requests on a table of ten keys and on one of a million: with keys as popular as customers are,
-// which is what the floor is about, and then with each key as likely as any other, so that nearly each request is its key's
-// first for long (docs/decisions/0017).
+// lookup is the same small requests on a table of ten keys and on one of a million. The floor is about whole requests, one
+// after another, each with another key. Then 32 connections ask as fast as they are answered, with keys as popular as customers
+// are and with each as likely as any other, which tells what a core can do and has no floor (docs/decisions/0017).
 func (b *bench) lookup() error {
 	few, err := b.startOurs("few", 10)
 	if err != nil {
@@ -165,28 +165,29 @@ func (b *bench) lookup() error {
 		return err
 	}
 	fmt.Printf("\na table of %d keys was there after %s (written to disk included), in %d MiB\n", b.manyKeys, time.Since(began).Round(100*time.Millisecond), rss>>20)
-	loadOf := func(p *proxy, keys draw) *load { // other keys in each turn
+	loadOf := func(p *proxy, keys draw, clients int) *load { // other keys in each turn
 		return &load{target: p.target, clients: clients, request: newRequest(1<<10, keys, `"stub":{"bytes":1024}`), bytes: 1 << 10, seed: int(p.asked)}
 	}
-	turns := func(p *proxy, keys draw) side {
+	turns := func(p *proxy, keys draw, clients int) side {
 		return side{turn: func() (window, error) {
-			l := loadOf(p, keys)
+			l := loadOf(p, keys, clients)
 			w, err := b.turn(p, l, 150*time.Millisecond, b.length(800*time.Millisecond, 1500*time.Millisecond), func() (int64, error) { return l.total(), l.failed() })
 			p.asked += l.total()
 			return w, err
 		}}
 	}
-	popular := newSkewed(b.manyKeys)
+	popular, any := newSkewed(b.manyKeys), uniform(b.manyKeys)
 	for _, c := range []struct {
-		title, result string
-		many          draw
-		rounds        int
+		title           string
+		many            draw
+		clients, rounds int
 	}{
-		{"keys by Zipf's law", "lookup_ratio_1m", popular, b.pick(14, 28)},
-		{"each key as likely as any other (no floor)", "", uniform(b.manyKeys), b.pick(8, 14)},
+		{"one request after another, each key as likely as any other", any, 1, b.pick(14, 28)},
+		{"32 connections, keys by Zipf's law", popular, clients, b.pick(8, 14)},
+		{"32 connections, each key as likely as any other", any, clients, b.pick(8, 14)},
 	} {
-		sides := []side{turns(many, c.many), turns(few, uniform(10))}
-		for range b.pick(3, 8) { // a heap that grows for the first time waits for the system's pages
+		sides := []side{turns(many, c.many, c.clients), turns(few, uniform(10), c.clients)}
+		for range b.pick(3, 6) { // a heap that grows for the first time waits for the system's pages
 			for _, s := range sides {
 				if _, err := s.turn(); err != nil {
 					return err
@@ -197,18 +198,20 @@ func (b *bench) lookup() error {
 		if err != nil {
 			return err
 		}
+		b.table("1 KiB in, 1 KiB out, "+c.title, "request", []string{fmt.Sprintf("%d keys", b.manyKeys), "10 keys"}, w)
+		if c.clients == 1 {
+			b.result["lookup_ratio_1m"] = float64(waits(w[0])) / float64(waits(w[1]))
+			fmt.Printf("  all turns together: a request takes %s, and %s with ten keys\n", waits(w[0]).Round(time.Microsecond/10), waits(w[1]).Round(time.Microsecond/10))
+			continue
+		}
 		manyTime, manyCPU := sums(w[0])
 		fewTime, fewCPU := sums(w[1])
-		if c.result != "" {
-			b.result[c.result] = manyTime / fewTime
-		}
-		b.table("1 KiB in, 1 KiB out, "+c.title, "request", []string{fmt.Sprintf("%d keys", b.manyKeys), "10 keys"}, w)
 		fmt.Printf("  all turns together, collections of the large heap included: %.2f× the time, %.2f× the CPU\n", manyTime/fewTime, manyCPU/fewCPU)
 	}
 	if err := b.metered(many); err != nil {
 		return err
 	}
-	if err := b.profile("lookup-many", func(p *proxy) *load { return loadOf(p, popular) }, many); err != nil {
+	if err := b.profile("lookup-many", func(p *proxy) *load { return loadOf(p, any, clients) }, many); err != nil {
 		return err
 	}
 	b.stopLast(many)

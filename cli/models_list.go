@@ -29,7 +29,7 @@ func modelsList() verb {
 				return s.document(items(models))
 			}
 			if len(models) == 0 {
-				s.note("There are no models yet. Begin with: levelrail models deploy --name chat --engine ollama --model llama3.1:8b")
+				s.note("There are no models yet. Begin with: levelrail engines list (what is installed), then levelrail models deploy --help (examples for each engine)")
 				return nil
 			}
 			t := table{head: []string{"NAME", "ENGINE", "MODEL", "NODE", "GPUS", "STATUS", "AGE"}}

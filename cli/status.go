@@ -40,7 +40,7 @@ func statusVerb() verb {
 				s.note("No node has joined yet. On this machine: systemctl status levelrail-agent")
 			}
 			if st.Models.Total == 0 {
-				s.note("Begin with: levelrail models deploy --name chat --engine ollama --model llama3.1:8b")
+				s.note("Begin with: levelrail engines list (what is installed), then levelrail models deploy --help (examples for each engine)")
 			}
 			return nil
 		},

@@ -34,6 +34,10 @@ func main() {
 		fmt.Printf("levelrail-gateway %s (Caddy %s)\n", levelrail.Version, upstream)
 		return
 	}
+	if why := refused(os.Args[1:]); why != "" {
+		fmt.Fprintln(os.Stderr, "levelrail-gateway:", why)
+		os.Exit(caddy.ExitCodeFailedStartup)
+	}
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		if err := joinHandovers(); err != nil {
 			fmt.Fprintln(os.Stderr, "levelrail-gateway:", err)
@@ -43,6 +47,15 @@ func main() {
 	caddycmd.RegisterCommand(public.Command(defaultConfig))
 	caddycmd.RegisterCommand(replaceCommand())
 	caddycmd.Main()
+}
+
+// refused is why a command of Caddy's is none of this program's: three of them put a download of Caddy in its place.
+func refused(args []string) string {
+	if len(args) == 0 || !slices.Contains([]string{"upgrade", "add-package", "remove-package"}, args[0]) {
+		return ""
+	}
+	return args[0] + " would put a download of Caddy in the place of this program. A newer gateway comes with its package: apt install ./levelrail*.deb. " +
+		"One with more modules: xcaddy build --with github.com/levelrail/levelrail/caddymodule --with MODULE"
 }
 
 // arguments fills in what is not said: to run, and the configuration of commands that take one.

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,17 +21,7 @@ func TestLinesFollowConfiguration(t *testing.T) {
 	}
 	ask := func(id string) {
 		t.Helper()
-		r, err := http.NewRequest("GET", "http://127.0.0.1:"+h.port+"/v1/models", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", "Bearer "+h.key)
-		r.Header.Set("X-Request-Id", id)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		resp, _ := h.do("GET", "/v1/models", "", "X-Request-Id", id)
 		if resp.StatusCode != 200 {
 			t.Fatalf("%s: status %d", id, resp.StatusCode)
 		}

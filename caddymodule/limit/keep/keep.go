@@ -3,7 +3,7 @@
 //
 // The one file in the state directory is replaced as a whole. It is written at the end, and before that whenever something
 // has changed, each time Every after the write before: a gateway that is killed forgets at most what was admitted and spent
-// in that time (or in two hundred times as long as a write takes, where that is more). What counts is caddymodule/limit.
+// in that time (or in two hundred times as long as it takes to go through the keys, where that is more). What counts is caddymodule/limit.
 package keep
 
 import (
@@ -56,7 +56,8 @@ type Keeper struct {
 	o Options
 
 	mu      sync.Mutex
-	written int64 // limit.Keys.Changes as of the last write
+	written int64         // limit.Keys.Changes as of the last write
+	took    time.Duration // to go through the keys in it, the disk's own time left out
 	failing bool
 }
 
@@ -144,11 +145,12 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
-		began := time.Now()
 		if pause = Every; !k.Save() {
 			pause = retryPause
 		}
-		pause = max(pause, 200*time.Since(began)) // very many keys take long to write: a two-hundredth of the time at most
+		k.mu.Lock()
+		pause = max(pause, 200*k.took) // very many keys take long to go through: a two-hundredth of the time at most
+		k.mu.Unlock()
 	}
 }
 
@@ -192,6 +194,7 @@ func (k *Keeper) write() error {
 			first.Gateways, first.Alone = k.o.Shares.Last()
 		}
 		put(line{Head: &first})
+		defer func(began time.Time) { k.took = time.Since(began) }(time.Now())
 		k.o.Keys.Keep(now, func(kept limit.Kept) bool {
 			keys++
 			b = appendKey(b, &kept)

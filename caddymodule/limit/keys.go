@@ -93,19 +93,17 @@ func (c *locked) done() { c.counter.mu.Unlock() }
 
 // lock locks a key's counter, which it makes when there is none.
 func (k *Keys) lock(key string) locked {
-	id := dense.NewID(key)
-	for {
-		if f := k.keys.findOr(&id); f.hold() {
-			return open(k, f.shard, f.record)
-		}
-	}
+	c, _ := k.hold(key, true)
+	return c
 }
 
 // known is lock where there is a counter.
-func (k *Keys) known(key string) (locked, bool) {
+func (k *Keys) known(key string) (locked, bool) { return k.hold(key, false) }
+
+func (k *Keys) hold(key string, orMake bool) (locked, bool) {
 	id := dense.NewID(key)
 	for {
-		f, ok := k.keys.find(&id)
+		f, ok := k.keys.find(&id, orMake)
 		if !ok {
 			return locked{}, false
 		}

@@ -49,34 +49,25 @@ type found struct {
 	life uint32
 }
 
-// find is the counter with that id, if there is one.
-func (t *table) find(id *dense.ID) (found, bool) {
+// find is the counter with that id; without one there is an empty one, or none, as orMake says.
+func (t *table) find(id *dense.ID, orMake bool) (found, bool) {
 	h := hash(id)
 	s := t.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.counters.Find(uint32(h), id)
-	if r == nil {
+	switch {
+	case r != nil:
+	case !orMake:
 		return found{}, false
-	}
-	return found{r, s, r.Value.lives.Load()}, true
-}
-
-// findOr is the counter with that id, an empty one when there was none.
-func (t *table) findOr(id *dense.ID) found {
-	h := hash(id)
-	s := t.shard(h)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.counters.Find(uint32(h), id)
-	if r == nil {
+	default:
 		r = s.counters.Make(uint32(h), id)
 		c := &r.Value
 		c.mu.Lock() // by whoever found it in its last life: for a moment
 		c.live, c.state = true, state{}
 		c.mu.Unlock()
 	}
-	return found{r, s, r.Value.lives.Load()}
+	return found{r, s, r.Value.lives.Load()}, true
 }
 
 // hold locks the counter, unless it is of another life by now.

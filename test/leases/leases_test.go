@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -269,7 +270,13 @@ func (n *node) end(killed bool) {
 	n.stop()
 	n.done.Wait()
 	n.kept, n.saved = nil, time.Now()
-	n.keys.Keep(n.saved, func(k limit.Kept) bool { n.kept = append(n.kept, k); return true })
+	n.keys.Keep(n.saved, func(k limit.Kept) bool {
+		for _, list := range []*[][2]int64{&k.RPM, &k.TPM, &k.TPD, &k.TPDOthers} {
+			*list = slices.Clone(*list) // Keep uses it again
+		}
+		n.kept = append(n.kept, k)
+		return true
+	})
 	n.heard, n.alone = n.sharer.Last()
 	if !killed {
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)

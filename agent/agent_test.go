@@ -476,6 +476,34 @@ func TestFetchRetries(t *testing.T) {
 	})
 }
 
+// TestFetchFailsAtOnce: a fetch that fails before its start job has ended fails that job too; the model says what the fetch
+// found, not that a job failed. One that never ran says where to look.
+func TestFetchFailsAtOnce(t *testing.T) {
+	wrong := strings.Repeat("0", 64)
+	for _, early := range []bool{false, true} {
+		inBubble(t, func(n *node) {
+			n.units.EndsEarly = early
+			n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Spec.SHA256 = wrong }))
+			n.until("it says why", time.Minute, n.reason("chat", levelrail.DownloadFailed))
+			if c := n.status("chat").Condition; !strings.Contains(c.Message, "not the expected "+wrong) {
+				t.Errorf("early %t: condition %+v", early, c)
+			}
+			answer("chat", engine.Serving)
+			n.server.Assign(n.assignment())
+			n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		})
+	}
+	inBubble(t, func(n *node) {
+		n.units.EndsEarly = true
+		n.units.OnStart = func(context.Context, string) error { return errors.New("not even begun") }
+		n.server.Assign(n.assignment())
+		n.until("it says where to look", time.Minute, n.reason("chat", levelrail.DownloadFailed))
+		if c := n.status("chat").Condition; !strings.Contains(c.Message, "could not be started") || !strings.Contains(c.Next, "journalctl -u levelrail-fetch-chat.service") {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
 // TestSleepAndWake: an assignment that is not to run is stopped and does not come at boot; woken, it does again.
 func TestSleepAndWake(t *testing.T) {
 	inBubble(t, func(n *node) {

@@ -112,6 +112,8 @@ func condition(want Want, wanted bool, have Have, f Fetch, o *order, t *track) l
 func fetching(c levelrail.Condition, want Want, f Fetch, o *order) levelrail.Condition {
 	c.Reason = levelrail.Downloading
 	switch {
+	case f.Key == want.FetchKey && !f.Busy && f.State.Failed() && f.State.ExitStatus == 243: // its start job fails as well
+		c.Reason, c.Message = levelrail.HFTokenUnavailable, "the download could not be given the Hub token"
 	case o != nil && o.err != nil && o.key == want.FetchKey:
 		c.Reason, c.Message, c.Next = o.err.Reason, o.err.Message, o.err.Next
 	case f.Key != want.FetchKey || f.Busy:
@@ -120,8 +122,6 @@ func fetching(c levelrail.Condition, want Want, f Fetch, o *order) levelrail.Con
 		c.Reason, c.Message, c.Next = fail.Reason, fail.Message, fail.Next
 	case f.State.Running() && f.Known && f.Said.Key == want.FetchKey:
 		c.Progress = f.Said.Progress
-	case f.State.ExitStatus == 243:
-		c.Reason, c.Message = levelrail.HFTokenUnavailable, "the download could not be given the Hub token"
 	case f.State.Failed():
 		c.Message = "the download was ended from outside (" + f.State.Result + "); it goes on where it was"
 	}

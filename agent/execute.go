@@ -11,6 +11,7 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/agent/fetch"
+	"github.com/levelrail/levelrail/agent/units"
 	"github.com/levelrail/levelrail/systemd"
 )
 
@@ -278,7 +279,15 @@ func (a *Agent) bring(ctx context.Context, want Want, partials []string) error {
 	if err := a.Units.ResetFailed(ctx, unit.Name); err != nil {
 		return err
 	}
-	return a.Units.Start(ctx, unit.Name)
+	err = a.Units.Start(ctx, unit.Name)
+	if job := (*units.JobError)(nil); errors.As(err, &job) {
+		// The job of a fetch that fails at once may fail with it. The state file, removed above, tells that the process has
+		// run, and has the reason: the next look judges by that.
+		if said, read := fetch.ReadState(dir); read == nil && said.Key == spec.Key {
+			return nil
+		}
+	}
+	return err
 }
 
 func (a *Agent) writeFetch(ctx context.Context, name, text string) error {
@@ -337,5 +346,9 @@ func bringFailure(err error) *fetch.Failure {
 		}
 		return f
 	}
-	return &fetch.Failure{Reason: levelrail.DownloadFailed, Message: "the download could not be started: " + err.Error(), Next: "journalctl -u levelrail-agent has the details; it is tried again by itself"}
+	next := "journalctl -u levelrail-agent has the details; it is tried again by itself"
+	if job := (*units.JobError)(nil); errors.As(err, &job) {
+		next = "journalctl -u " + job.Unit + " has the details; it is tried again by itself"
+	}
+	return &fetch.Failure{Reason: levelrail.DownloadFailed, Message: "the download could not be started: " + err.Error(), Next: next}
 }

@@ -23,6 +23,9 @@ type Units struct {
 	// OnStart runs when a service has been started, in a goroutine of its own: it is the process. For a service whose file
 	// says Restart=no, its return is the end of the process: nil is success.
 	OnStart func(ctx context.Context, unit string) error
+	// EndsEarly makes a service with Restart=no end before its start job does, as one that fails at once may: systemd then
+	// reports the job of a failed one as failed, although its process has run.
+	EndsEarly bool
 
 	mu      sync.Mutex
 	units   map[string]*unit
@@ -132,30 +135,41 @@ func (u *Units) Start(_ context.Context, name string) error {
 	}
 	if !x.state.Running() {
 		x.state.Restarts = 0
-		u.run(name, x)
+		if ended := u.run(name, x); ended != nil && u.EndsEarly {
+			u.mu.Unlock()
+			<-ended
+			u.mu.Lock()
+			if x.state.Failed() {
+				u.changed()
+				return &units.JobError{Verb: "start", Unit: name, Result: "failed"}
+			}
+		}
 	}
 	u.changed()
 	return nil
 }
 
-// run begins a process. The lock is held.
-func (u *Units) run(name string, x *unit) {
+// run begins a process. The lock is held. The channel is closed when a process that is not started again has ended, and is
+// nil for all others.
+func (u *Units) run(name string, x *unit) <-chan struct{} {
 	u.runs++
 	restarts := x.state.Restarts
 	x.state = units.State{Load: "loaded", Active: "active", Sub: "running", Result: "success", Restarts: restarts, Changed: time.Now(), Entered: time.Now(), DropIns: x.state.DropIns}
 	if strings.HasSuffix(name, ".socket") {
 		x.state.Sub = "listening"
-		return
+		return nil
 	}
 	x.state.MainPID, x.state.Invocation = 1000+u.runs, fmt.Sprintf("%032x", u.runs)
 	if u.OnStart == nil {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	x.cancel = cancel
 	run := x.state.Invocation
 	once := strings.Contains(x.text, "\nRestart=no\n")
+	ended := make(chan struct{})
 	u.work.Go(func() {
+		defer close(ended)
 		err := u.OnStart(ctx, name)
 		if !once {
 			return
@@ -171,6 +185,10 @@ func (u *Units) run(name string, x *unit) {
 		}
 		u.changed()
 	})
+	if !once {
+		return nil
+	}
+	return ended
 }
 
 // Stop ends a unit's process.

@@ -391,6 +391,42 @@ func TestOtherCluster(t *testing.T) {
 	})
 }
 
+// TestRestoredHistory: a control plane that was restored from a backup is followed although its terms are lower, engines
+// run on through it, and a server that is left over from the replaced history gives no orders.
+func TestRestoredHistory(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		become := func(lineage string, term uint64, change func(*wire.Assignment)) {
+			n.server.Set(false)
+			time.Sleep(time.Second)
+			n.server.Restore(lineage, term)
+			n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Term = term }, change))
+			n.server.Set(true)
+		}
+		seen := len(n.server.Reports())
+		become("first", 9, func(*wire.Assignment) {})
+		n.until("the agent has seen term 9", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+		n.units.ForgetCalls()
+		become("restored", 2, func(*wire.Assignment) {})
+		seen = len(n.server.Reports())
+		n.until("the restored history is followed", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+		n.hold("the engine runs on", time.Minute, func() bool { return len(n.units.Calls()) == 0 })
+		if h := n.server.Hellos(); h[len(h)-1].Lineage != "first" || h[len(h)-1].Term != 9 {
+			t.Errorf("the agent said that it has followed %+v", h[len(h)-1])
+		}
+		become("first", 10, func(a *wire.Assignment) { a.Spec.Context = 1; a.Revision = 2 })
+		seen = len(n.server.Reports())
+		n.hold("the replaced history gives no orders", time.Minute, func() bool { return len(n.units.Calls()) == 0 && len(n.server.Reports()) == seen })
+		n.stop() // which outlives the agent
+		n.start()
+		n.hold("nor to the next agent", time.Minute, func() bool { return len(n.units.Calls()) == 0 && len(n.server.Reports()) == seen })
+		become("restored", 1, func(*wire.Assignment) {})
+		n.hold("nor does a lower term of the restored one", time.Minute, func() bool { return len(n.server.Reports()) == seen })
+		become("restored", 3, func(*wire.Assignment) {})
+		n.until("the restored history goes on", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+	})
+}
+
 // TestChangedByHand: a change of the file is told, kept, and replaced with the next change of the model (C059); drop-ins
 // are listed.
 func TestChangedByHand(t *testing.T) {

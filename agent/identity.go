@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/levelrail/levelrail"
 )
@@ -16,9 +17,18 @@ type identity struct {
 	NodeID    string `json:"node_id"`
 	ClusterID string `json:"cluster_id,omitempty"` // the first cluster that it served; it serves no other
 	Term      uint64 `json:"term"`                 // the highest that it has seen; orders of a lower one are refused
+	// Lineage is of the history that Term belongs to. A restored backup begins another one, whose terms count anew.
+	Lineage string `json:"lineage,omitempty"`
+	// Replaced are lineages that a restored one has taken the place of, the latest last: a server that still has one of
+	// them was left over, and gives no orders any more.
+	Replaced []string `json:"replaced_lineages,omitempty"`
 
 	path string
 }
+
+// replacedMost bounds the list of replaced lineages; who restores more often than that in the life of a node starts the
+// oldest of those servers again at the risk of two masters.
+const replacedMost = 32
 
 // loadIdentity reads who the agent is, or makes it up at the first start.
 func loadIdentity(dir string) (identity, error) {
@@ -48,24 +58,36 @@ func (id identity) save() error {
 	return nil
 }
 
-// greet takes a server's answer. It refuses a server of another cluster, and one that has been overtaken by an election.
-func (id *identity) greet(cluster string, term uint64) error {
+// greet takes a server's answer. It refuses a server of another cluster, one whose history was replaced by a restored
+// backup, and one that has been overtaken by an election. It tells whether the server's history is a restored one that
+// this agent has not followed before.
+func (id *identity) greet(cluster, lineage string, term uint64) (restored bool, err error) {
 	switch {
 	case cluster == "":
-		return &levelrail.Error{Kind: levelrail.ErrRefused, Message: "the server does not say which cluster it is of", Next: "compare the versions of agent and server"}
+		return false, &levelrail.Error{Kind: levelrail.ErrRefused, Message: "the server does not say which cluster it is of", Next: "compare the versions of agent and server"}
 	case id.ClusterID != "" && id.ClusterID != cluster:
-		return &levelrail.Error{Kind: levelrail.ErrRefused,
+		return false, &levelrail.Error{Kind: levelrail.ErrRefused,
 			Message: fmt.Sprintf("this node belongs to the cluster %s, and the server is of the cluster %s", id.ClusterID, cluster),
 			Next:    "point the agent to its own control plane; to move the node, stop levelrail-agent, remove " + id.path + " and start it again"}
+	case lineage != "" && slices.Contains(id.Replaced, lineage):
+		return false, &levelrail.Error{Kind: levelrail.ErrRefused,
+			Message: fmt.Sprintf("the server's history %s was replaced by a restored one, %s", lineage, id.Lineage),
+			Next:    "stop this levelrail-server for good; the restored one gives the orders"}
+	}
+	if lineage != id.Lineage && lineage != "" && id.Lineage != "" {
+		id.Replaced = append(id.Replaced, id.Lineage)
+		id.Replaced = id.Replaced[max(0, len(id.Replaced)-replacedMost):]
+		id.Lineage, id.Term = lineage, term
+		return true, id.save()
 	}
 	if err := id.obey(term); err != nil {
-		return err
+		return false, err
 	}
-	if id.ClusterID == "" {
-		id.ClusterID = cluster
-		return id.save()
+	if id.ClusterID == "" || id.Lineage == "" && lineage != "" {
+		id.ClusterID, id.Lineage = cluster, lineage
+		return false, id.save()
 	}
-	return nil
+	return false, nil
 }
 
 // obey takes note of a term, and refuses a lower one than was seen.
@@ -73,7 +95,7 @@ func (id *identity) obey(term uint64) error {
 	switch {
 	case term < id.Term:
 		return &levelrail.Error{Kind: levelrail.ErrRefused, Message: fmt.Sprintf("the server gives orders of term %d, and term %d has begun", term, id.Term),
-			Next: "wait: it will learn of the newer leader by itself"}
+			Next: "wait: a server that an election has overtaken learns of it by itself; one whose files were put back from a copy needs: levelrail-server restore"}
 	case term > id.Term:
 		id.Term = term
 		return id.save()

@@ -48,12 +48,19 @@ func (a *Agent) connect(ctx context.Context, reports <-chan wire.Report) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	id := a.whoami()
-	welcome, err := a.ControlPlane.Hello(ctx, wire.Hello{NodeID: id.NodeID, Name: a.Host.Name, ClusterID: id.ClusterID, Version: levelrail.Version, OS: a.Host.String()})
+	welcome, err := a.ControlPlane.Hello(ctx, wire.Hello{NodeID: id.NodeID, Name: a.Host.Name, ClusterID: id.ClusterID, Lineage: id.Lineage, Term: id.Term, Version: levelrail.Version, OS: a.Host.String()})
 	if err != nil {
 		return err
 	}
-	if err := a.obey(func() error { return a.id.greet(welcome.ClusterID, welcome.Term) }); err != nil {
+	restored := false
+	if err := a.obey(func() (err error) {
+		restored, err = a.id.greet(welcome.ClusterID, welcome.Lineage, welcome.Term)
 		return err
+	}); err != nil {
+		return err
+	}
+	if restored {
+		a.Log.Warn("the control plane was restored from a backup; what is assigned here is read anew", "cluster", welcome.ClusterID, "lineage", welcome.Lineage, "term", welcome.Term)
 	}
 	a.tell(func(s *state) { s.lastSent = nil }) // a server that was away knows nothing: report at once
 	a.Log.Info("connected to the control plane", "cluster", welcome.ClusterID, "term", welcome.Term)

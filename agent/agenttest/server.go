@@ -15,6 +15,7 @@ import (
 type Server struct {
 	mu          sync.Mutex
 	cluster     string
+	lineage     string
 	term        uint64
 	down        bool
 	unsynced    bool
@@ -35,7 +36,7 @@ type watcher struct {
 
 // NewServer returns a control plane of a cluster.
 func NewServer(cluster string) *Server {
-	return &Server{cluster: cluster, term: 1, assignments: map[string]wire.Assignment{}, logs: map[string]wire.LogRequest{}, tokens: map[string]string{},
+	return &Server{cluster: cluster, lineage: "first", term: 1, assignments: map[string]wire.Assignment{}, logs: map[string]wire.LogRequest{}, tokens: map[string]string{},
 		lines: map[string][]wire.LogLine{}, watchers: map[*watcher]bool{}}
 }
 
@@ -51,6 +52,13 @@ func (s *Server) Set(up bool) {
 			w.end()
 		}
 	}
+}
+
+// Restore gives the server another history, in which it has come to a term.
+func (s *Server) Restore(lineage string, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lineage, s.term = lineage, term
 }
 
 // Forget makes the server one that has nothing to say yet: it never says that it said everything.
@@ -156,7 +164,7 @@ func (s *Server) Hello(_ context.Context, h wire.Hello) (wire.Welcome, error) {
 		return wire.Welcome{}, errDown
 	}
 	s.hellos = append(s.hellos, h)
-	return wire.Welcome{ClusterID: s.cluster, Term: s.term}, nil
+	return wire.Welcome{ClusterID: s.cluster, Lineage: s.lineage, Term: s.term}, nil
 }
 
 // Watch streams assignments and log requests.

@@ -12,6 +12,8 @@ type Hello struct {
 	NodeID    string           `json:"node_id"`
 	Name      string           `json:"name"`
 	ClusterID string           `json:"cluster_id,omitempty"` // the cluster the agent has served; empty at first
+	Lineage   string           `json:"lineage,omitempty"`    // of the history that it last followed, see Welcome
+	Term      uint64           `json:"term,omitempty"`       // the highest that it has seen in that history
 	Version   string           `json:"version"`
 	OS        string           `json:"os"` // such as "debian 14"
 	Labels    levelrail.Labels `json:"labels,omitempty"`
@@ -20,6 +22,7 @@ type Hello struct {
 // Welcome tells an agent whom it serves.
 type Welcome struct {
 	ClusterID string            `json:"cluster_id"`
+	Lineage   string            `json:"lineage,omitempty"` // of the cluster's history: a restored backup begins another, whose terms count anew
 	Term      uint64            `json:"term"`
 	Settings  map[string]string `json:"settings,omitempty"` // what the server hands to agents (APP_HF_BASE_URL)
 }

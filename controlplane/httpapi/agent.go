@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -38,6 +39,9 @@ func (s *Server) agentHello(ctx context.Context, in *struct{ Body wire.Hello }) 
 		return nil, levelrail.Errorf(levelrail.ErrRefused, "this agent belongs to the cluster %s, and this server to %s", clip(h.ClusterID), d.Cluster.ID).
 			WithNext("to move the node here, stop its models and remove /var/lib/levelrail/agent/agent.json on it")
 	}
+	if st := s.o.Store.Status(); h.Lineage == st.Lineage && h.Term > st.Term {
+		return nil, s.refusePutBack("the agent of "+clip(h.Name), fmt.Sprintf("term %d", h.Term), fmt.Sprintf("term %d", st.Term))
+	}
 	n, known := d.Nodes[h.NodeID]
 	same := known && n.Name == h.Name && n.Version == h.Version && n.OS == h.OS && n.Local && maps.Equal(n.Labels["agent"], h.Labels)
 	if !same {
@@ -60,7 +64,7 @@ func (s *Server) agentHello(ctx context.Context, in *struct{ Body wire.Hello }) 
 		s.o.Log.Info("node joined or changed", "node", h.NodeID, "name", h.Name, "version", h.Version, "os", h.OS)
 	}
 	w := s.o.World(d)
-	return &body[wire.Welcome]{wire.Welcome{ClusterID: d.Cluster.ID, Term: s.o.Store.Status().Term, Settings: map[string]string{"APP_HF_BASE_URL": w.HubBaseURL}}}, nil
+	return &body[wire.Welcome]{wire.Welcome{ClusterID: d.Cluster.ID, Lineage: s.o.Store.Status().Lineage, Term: s.o.Store.Status().Term, Settings: map[string]string{"APP_HF_BASE_URL": w.HubBaseURL}}}, nil
 }
 
 func (s *Server) knownNode(id string) error {

@@ -90,6 +90,10 @@ type Server struct {
 	leases    *lease.Book
 	stopping  chan struct{}
 	stop      sync.Once
+	ahead     struct {
+		mu    sync.Mutex
+		peers []string // that have followed the history further than the store goes
+	}
 }
 
 // New returns a server with all routes registered. It starts nothing.

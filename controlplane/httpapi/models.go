@@ -242,6 +242,9 @@ func (s *Server) getStatus(context.Context, *none) (*body[wire.Status], error) {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("the node %s does not report: systemctl status levelrail-agent there", n.Name))
 		}
 	}
+	if w := s.putBackWarning(); w != "" {
+		out.Warnings = append(out.Warnings, w)
+	}
 	out.Gateways = wire.Counts{Total: len(w.Observed.Gateways), Ready: len(w.Observed.Gateways)}
 	return &body[wire.Status]{out}, nil
 }

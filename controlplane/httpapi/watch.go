@@ -99,6 +99,11 @@ func (s *Server) newWatch(ctx context.Context, in *WatchQuery) (*watch, error) {
 			w.kinds = append(w.kinds, k)
 		}
 	}
+	if index, ours := s.position(in.After); ours && w.caller.door == DoorGateway {
+		if st := s.o.Store.Status(); index > st.LastIndex && index > st.Index {
+			return nil, s.refusePutBack("a gateway", fmt.Sprintf("position %d", index), fmt.Sprintf("position %d", st.Index))
+		}
+	}
 	// Tokens count for what is stored; what is worked out from reports is sent whole at every start.
 	sub, err := s.o.Store.Watch(ctx, in.After, levelrail.KindKey)
 	if errors.Is(err, raftstore.ErrTooOld) {

@@ -1,0 +1,49 @@
+package controlplane
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/client"
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// TestPutBackFromACopy: a server whose files were put back from a copy is found out by who has followed its history
+// further. Those are refused and keep what they have, and the status says what to do; peers of another history are not.
+func TestPutBackFromACopy(t *testing.T) {
+	r := start(t, rigOptions{})
+	st := r.store.Status()
+	hello := wire.Hello{NodeID: levelrail.NewID("node"), Name: "gpu-01", ClusterID: st.ClusterID, Version: "1", OS: "debian 13", Lineage: st.Lineage, Term: st.Term}
+	if w, err := r.agent.Hello(t.Context(), hello); err != nil || w.Lineage != st.Lineage || w.Term != st.Term {
+		t.Fatalf("an agent that is as far as the server: %+v, %v", w, err)
+	}
+	if status, err := r.people.Status(t.Context()); err != nil || len(status.Warnings) != 0 {
+		t.Fatalf("warnings before: %q, %v", status.Warnings, err)
+	}
+	watch := func(after string) error {
+		ended := levelrail.Errorf(levelrail.ErrConflict, "the watch began")
+		return r.gateway.Watch(t.Context(), client.WatchOptions{After: after, Kinds: []string{wire.WatchRoute, wire.WatchRouteKey}, Body: wire.WatchGateway{GatewayID: levelrail.NewID("gw"), Version: "1"}},
+			func(wire.WatchLine) error { return ended })
+	}
+	if err := watch("deadbeefdeadbeef.999999"); !client.IsGone(err) {
+		t.Errorf("a gateway of another history: %v", err)
+	}
+
+	hello.Term += 3
+	if _, err := r.agent.Hello(t.Context(), hello); levelrail.KindOf(err) != levelrail.ErrRefused || !strings.Contains(err.Error(), "put back from a copy") {
+		t.Errorf("an agent that is further: %v", err)
+	}
+	hello.Lineage = "deadbeefdeadbeef"
+	if _, err := r.agent.Hello(t.Context(), hello); err != nil {
+		t.Errorf("an agent that was further in another history: %v", err)
+	}
+	if err := watch(st.Lineage + "." + strconv.FormatUint(r.store.Status().LastIndex+50, 10)); levelrail.KindOf(err) != levelrail.ErrRefused {
+		t.Errorf("a gateway that is further: %v", err)
+	}
+	status, err := r.people.Status(t.Context())
+	if err != nil || len(status.Warnings) == 0 || !strings.Contains(strings.Join(status.Warnings, "\n"), "levelrail-server restore") {
+		t.Errorf("warnings: %q, %v", status.Warnings, err)
+	}
+}

@@ -16,7 +16,7 @@ GOTEST := go run ./test/slow --
 # Everything that needs neither root nor the network, and what it is made of.
 UNIT = $$(go list ./... | grep -v '^github.com/levelrail/levelrail/test/') ./test/parsers
 # Where goroutines meet: the request path, the store, and what watches them.
-RACE = ./raftstore/... ./controlplane/... ./caddymodule/... ./agent/... ./client/...
+RACED = ./raftstore/... ./controlplane/... ./caddymodule/... ./agent/... ./client/...
 
 .PHONY: help
 help: ## say what there is to make
@@ -32,19 +32,32 @@ demo: need-root ## install on a clean Debian host, deploy a model and ask it, wi
 	@go run ./test/demo $(if $(STAY),-stay)
 
 .PHONY: test
-test: need-root ## all tests: test-unit, test-race, then test-host (root)
+test: need-root ## all tests: test-unit, test-race and test-host; goes on after a failure, ends with all of them (root)
 	@test/all
 
-.PHONY: test-unit
-test-unit: need-go ## format, vet and unit tests: neither root nor GPU nor network, under a minute once compiled
-	@test/stage 'format' test/format
-	@test/stage 'vet' go vet ./...
-	@test/stage 'unit tests' $(GOTEST) $(UNIT)
+.PHONY: test-unit check-format check-vet check-unit
+test-unit: check-format check-vet check-unit ## format, vet and unit tests: neither root nor GPU nor network, under a minute once compiled
+check-format:
+	@AGAIN='make check-format' test/stage 'format' test/format
+check-vet: need-go
+	@AGAIN='make check-vet' test/stage 'vet' go vet ./...
+check-unit: need-go
+	@AGAIN='make check-unit' test/stage 'unit tests' $(GOTEST) $(UNIT)
 
 .PHONY: test-race
 test-race: need-go ## the same tests under the race detector, for the request path, the store and the agent
 	@test/need gcc libc6-dev
-	@CGO_ENABLED=1 test/stage 'race detector' $(GOTEST) -race $(RACE)
+	@AGAIN='make test-race' CGO_ENABLED=1 test/stage 'race detector' $(GOTEST) -race $(RACED)
+
+# The pattern reaches the shell as it was written: make would expand its dollar signs.
+.PHONY: test-one
+test-one: need-go $(if $(filter ./test/%,$(PACKAGE)),need-root deb) ## one test, in a way that repeats: PACKAGE=./agent RUN='^TestDeploy$' (COUNT=10, RACE=1)
+	@$(if $(RACE),test/need gcc libc6-dev)
+	@$(if $(RACE),CGO_ENABLED=1) $(GOTEST) $(if $(RACE),-race) -count=$(or $(COUNT),1) -timeout=30m -run '$(subst ','\'',$(value RUN))' $(or $(PACKAGE),./...)
+
+.PHONY: test-long
+test-long: need-go ## a suite that takes too long for make test: SUITE=name; without it, what there is
+	@test/long $(SUITE)
 
 .PHONY: fuzz
 fuzz: need-go ## each fuzzer for FUZZTIME=10m, one after another, with counts (FUZZ=pattern: those alone)
@@ -52,8 +65,8 @@ fuzz: need-go ## each fuzzer for FUZZTIME=10m, one after another, with counts (F
 
 .PHONY: test-host
 test-host: need-root $(if $(HAVE_DEBS),,deb) ## tests on booted Debian 12, 13 and 14 hosts with real engines (root)
-	@test/stage 'roots, engines, weights' test/fixtures/get all
-	@test/stage 'host tests' $(GOTEST) -count=1 -timeout=30m ./test/...
+	@AGAIN='test/fixtures/get all' test/stage 'roots, engines, weights' test/fixtures/get all
+	@AGAIN='make test-host' test/stage 'host tests' $(GOTEST) -count=1 -timeout=30m ./test/...
 
 .PHONY: test-engines
 test-engines: need-root ## the engines alone, with real weights, in the sandbox that units give them (root)
@@ -62,7 +75,7 @@ test-engines: need-root ## the engines alone, with real weights, in the sandbox 
 
 .PHONY: deb
 deb: need-go ## the Debian packages, into dist/
-	@test/stage 'packages' packaging/build
+	@AGAIN='make deb' test/stage 'packages' packaging/build
 
 .PHONY: bench
 bench: need-go ## benchmarks: of packages, then the gateway against plain Caddy, as ratios (FULL=1: twenty minutes)

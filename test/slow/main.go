@@ -3,8 +3,9 @@
 //
 //	go run ./test/slow [-n 10] -- ./... [any argument of go test]
 //
-// Its last lines are go test's own summary, one line a package; they are appended to the file $SUMMARY as well, where that
-// is set, for a run of several stages. Its exit status is go test's.
+// Its last lines are go test's own summary, one line a package. For a run of several stages it appends to files, where
+// these variables name some: the summary to $SUMMARY, each failed test with the command that repeats it to $FAILURES, and
+// the time of each slow test to $SLOWEST, as "seconds name". Its exit status is go test's.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -46,10 +48,12 @@ func main() {
 	}
 	err = cmd.Wait()
 	r.end(*count)
-	if path := os.Getenv("SUMMARY"); path != "" {
-		if err := appendLines(path, r.summary); err != nil {
-			fmt.Fprintln(os.Stderr, "slow: keep the summary:", err)
-			os.Exit(1)
+	for variable, lines := range map[string][]string{"SUMMARY": r.summary, "FAILURES": r.failures(slices.Contains(flag.Args(), "-race")), "SLOWEST": r.slowLines()} {
+		if path := os.Getenv(variable); path != "" {
+			if err := appendLines(path, lines); err != nil {
+				fmt.Fprintf(os.Stderr, "slow: append to $%s: %v\n", variable, err)
+				os.Exit(1)
+			}
 		}
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

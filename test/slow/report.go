@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,16 +32,17 @@ type report struct {
 	summary []string            // the line of each package that had tests, in the order in which they ended
 	figures []string            // attributes of tests
 	timings []timing
+	running map[string][]string // tests that have begun and not ended, by import path
+	failed  map[string][]string // tests that failed, by import path; a package that failed as a whole has none
 }
 
 type timing struct {
 	name    string
 	seconds float64
-	outer   bool // a test that has subtests: their sum, which would only say everything twice
 }
 
 func newReport(out io.Writer, patience time.Duration) *report {
-	return &report{out: out, patience: patience, output: map[string][]string{}}
+	return &report{out: out, patience: patience, output: map[string][]string{}, running: map[string][]string{}, failed: map[string][]string{}}
 }
 
 // read takes events until the input ends. Lines that are no events (a failing go command says things) pass through.
@@ -66,6 +68,8 @@ func (r *report) read(in *bufio.Reader) error {
 func (r *report) take(e event) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
+	case "run":
+		r.running[e.Package] = append(r.running[e.Package], e.Test)
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "output":
@@ -83,10 +87,12 @@ func (r *report) take(e event) {
 }
 
 func (r *report) endTest(e event) {
+	r.running[e.Package] = slices.DeleteFunc(r.running[e.Package], func(test string) bool { return test == e.Test })
 	r.timings = append(r.timings, timing{name: short(e.Package) + " " + e.Test, seconds: e.Elapsed})
 	took := time.Duration(e.Elapsed * float64(time.Second))
 	switch {
 	case e.Action == "fail":
+		r.failed[e.Package] = append(r.failed[e.Package], e.Test)
 		for _, line := range r.output[e.Package+" "+e.Test] {
 			if !framing(line) {
 				fmt.Fprint(r.out, line)
@@ -101,6 +107,17 @@ func (r *report) endTest(e event) {
 
 // endPackage prints what the package itself said and keeps its summary line.
 func (r *report) endPackage(e event) {
+	if e.Action == "fail" {
+		// Of a process that ended in mid-test (a timeout, a panic elsewhere, an exit), go test says no more than that it
+		// ended: what the tests printed that were running then is the reason, and they are what failed.
+		for _, test := range slices.Backward(slices.Clone(r.running[e.Package])) {
+			r.endTest(event{Action: "fail", Package: e.Package, Test: test})
+			delete(r.output, e.Package+" "+test)
+		}
+		if r.failed[e.Package] == nil { // it does not build, or it ended outside any test
+			r.failed[e.Package] = []string{}
+		}
+	}
 	for _, line := range r.output[e.Package+" "] {
 		if framing(line) || line == "PASS\n" || strings.HasPrefix(line, "?   \t") {
 			continue // packages without tests are not worth a line
@@ -112,6 +129,53 @@ func (r *report) endPackage(e event) {
 	}
 }
 
+// failures are the lines that name each failed test, with those of its subtests that failed, and how to repeat it: as a
+// whole, since subtests often build on one another.
+func (r *report) failures(race bool) (lines []string) {
+	for _, pkg := range slices.Sorted(maps.Keys(r.failed)) {
+		again := "make test-one PACKAGE=./" + strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
+		if race {
+			again += " RACE=1"
+		}
+		if len(r.failed[pkg]) == 0 {
+			lines = append(lines, fmt.Sprintf("    %s, as a whole\n        again: %s\n", short(pkg), again))
+		}
+		subtests := map[string][]string{}
+		for _, test := range r.failed[pkg] {
+			top, sub, _ := strings.Cut(test, "/")
+			if subtests[top] == nil {
+				subtests[top] = []string{}
+			}
+			if sub != "" && !slices.ContainsFunc(r.failed[pkg], func(other string) bool { return strings.HasPrefix(other, test+"/") }) {
+				subtests[top] = append(subtests[top], sub)
+			}
+		}
+		for _, top := range slices.Sorted(maps.Keys(subtests)) {
+			which := ""
+			if subs := subtests[top]; len(subs) > 0 {
+				which = " (" + strings.Join(subs, ", ") + ")"
+			}
+			lines = append(lines, fmt.Sprintf("    %s %s%s\n        again: %s RUN='^%s$'\n", short(pkg), top, which, again, top))
+		}
+	}
+	return lines
+}
+
+// slowLines are the times of the tests that took more than a second, as "seconds name".
+func (r *report) slowLines() (lines []string) {
+	for _, t := range r.timings {
+		if !r.outer(t) && t.seconds >= 1 {
+			lines = append(lines, fmt.Sprintf("%.1f %s\n", t.seconds, t.name))
+		}
+	}
+	return lines
+}
+
+// outer tells of a test that has subtests: its time is their sum, which would only say everything twice.
+func (r *report) outer(t timing) bool {
+	return slices.ContainsFunc(r.timings, func(other timing) bool { return strings.HasPrefix(other.name, t.name+"/") })
+}
+
 // end prints figures, the slowest tests and the summary.
 func (r *report) end(count int) {
 	if len(r.figures) > 0 {
@@ -120,10 +184,7 @@ func (r *report) end(count int) {
 			fmt.Fprintln(r.out, "    "+f)
 		}
 	}
-	for i := range r.timings {
-		r.timings[i].outer = slices.ContainsFunc(r.timings, func(t timing) bool { return strings.HasPrefix(t.name, r.timings[i].name+"/") })
-	}
-	slowest := slices.DeleteFunc(slices.Clone(r.timings), func(t timing) bool { return t.outer || t.seconds < 0.1 })
+	slowest := slices.DeleteFunc(slices.Clone(r.timings), func(t timing) bool { return t.seconds < 0.1 || r.outer(t) })
 	slices.SortStableFunc(slowest, func(a, b timing) int {
 		switch {
 		case a.seconds > b.seconds:
@@ -162,5 +223,7 @@ func reason(lines []string) string {
 	return "no reason given"
 }
 
+const module = "github.com/levelrail/levelrail"
+
 // short is a package's path within this module.
-func short(pkg string) string { return strings.TrimPrefix(pkg, "github.com/levelrail/levelrail/") }
+func short(pkg string) string { return strings.TrimPrefix(pkg, module+"/") }

@@ -62,3 +62,42 @@ ok  	m/b	0.100s
 		t.Errorf("printed:\n%s\nwant:\n%s", out.String(), want)
 	}
 }
+
+// TestFailures: each failed test is named with what of it failed and the command that repeats it; so is a test that was
+// running when its process ended, whose output is shown, and a package that failed outside any test.
+func TestFailures(t *testing.T) {
+	const in = `{"Action":"run","Package":"github.com/levelrail/levelrail/agent","Test":"TestBad"}
+{"Action":"run","Package":"github.com/levelrail/levelrail/agent","Test":"TestBad/a_b"}
+{"Action":"run","Package":"github.com/levelrail/levelrail/agent","Test":"TestBad/a_b/c"}
+{"Action":"fail","Package":"github.com/levelrail/levelrail/agent","Test":"TestBad/a_b/c"}
+{"Action":"fail","Package":"github.com/levelrail/levelrail/agent","Test":"TestBad/a_b"}
+{"Action":"fail","Package":"github.com/levelrail/levelrail/agent","Test":"TestBad"}
+{"Action":"run","Package":"github.com/levelrail/levelrail/agent","Test":"TestGood"}
+{"Action":"pass","Package":"github.com/levelrail/levelrail/agent","Test":"TestGood"}
+{"Action":"run","Package":"github.com/levelrail/levelrail/agent","Test":"TestHangs"}
+{"Action":"output","Package":"github.com/levelrail/levelrail/agent","Test":"TestHangs","Output":"panic: test timed out after 2s\n"}
+{"Action":"fail","Package":"github.com/levelrail/levelrail/agent","Elapsed":2.021}
+{"Action":"fail","Package":"github.com/levelrail/levelrail","Elapsed":0.021}
+`
+	var out strings.Builder
+	r := newReport(&out, 5*time.Second)
+	if err := r.read(bufio.NewReader(strings.NewReader(in))); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); got != "panic: test timed out after 2s\n" {
+		t.Errorf("printed %q", got)
+	}
+	const want = `    github.com/levelrail/levelrail, as a whole
+        again: make test-one PACKAGE=./
+    agent TestBad (a_b/c)
+        again: make test-one PACKAGE=./agent RUN='^TestBad$'
+    agent TestHangs
+        again: make test-one PACKAGE=./agent RUN='^TestHangs$'
+`
+	if got := strings.Join(r.failures(false), ""); got != want {
+		t.Errorf("failures:\n%s\nwant:\n%s", got, want)
+	}
+	if got := strings.Join(r.failures(true), ""); !strings.Contains(got, "PACKAGE=./agent RACE=1 RUN='^TestBad$'") {
+		t.Errorf("failures under the race detector:\n%s", got)
+	}
+}

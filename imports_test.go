@@ -20,9 +20,10 @@ var mayImport = map[string][]string{
 	"engine":       {"."},
 	"systemd":      {"."},
 	"hub":          {"."},
-	"controlplane": {".", "client", "raftstore", "engine", "hub"},
+	"listener":     {}, // what all HTTP listeners have in common: standard library only
+	"controlplane": {".", "client", "raftstore", "engine", "hub", "listener"},
 	"agent":        {".", "client", "engine", "hub", "systemd"},
-	"caddymodule":  {".", "client", "engine"},
+	"caddymodule":  {".", "client", "engine", "listener"},
 	"cli":          {".", "client"},
 	"web":          {"."},
 	"cmd":          {".", "cli", "agent", "controlplane", "caddymodule"},

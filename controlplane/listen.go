@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,10 +15,12 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
+	"golang.org/x/sys/unix"
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/controlplane/authority"
 	"github.com/levelrail/levelrail/controlplane/httpapi"
+	"github.com/levelrail/levelrail/listener"
 )
 
 // door is one open way into the server.
@@ -97,17 +100,43 @@ func ownSocket(path string, mode fs.FileMode, group string, log *slog.Logger) (n
 	return l, nil
 }
 
-// tlsPort opens the TLS port, nil for none.
-func tlsPort(address string, a *authority.Authority) (net.Listener, error) {
+// tlsPort opens the TLS port, nil for none. One whose address is not on this machine yet, or that another program has, is
+// opened as soon as it can be, and waits is told meanwhile why it is not ("" once it is): the sockets serve without it.
+func tlsPort(address string, a *authority.Authority, waits func(why string)) (net.Listener, error) {
 	if address == "off" || address == "" {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, levelrail.Errorf(levelrail.ErrInvalid, "the TLS port cannot be opened: %v", err).
-			WithNext("set LEVELRAIL_LISTEN in %s to another host:port, or to off", environmentFile)
+	at, err := net.ResolveTCPAddr("tcp", address)
+	if err == nil {
+		var first error
+		l := listener.Open(at, func(ctx context.Context) (net.Listener, error) {
+			return new(net.ListenConfig).Listen(ctx, "tcp", address)
+		}, func(err error) {
+			if err == nil {
+				waits("")
+				return
+			}
+			if first == nil {
+				first = err
+			}
+			if !later(first) {
+				return
+			}
+			waits(fmt.Sprintf("the TLS port %s is not open: %v; it is tried again every second", address, err))
+		})
+		if first == nil || later(first) {
+			return tls.NewListener(l, a.Config()), nil
+		}
+		l.Close()
+		err = first
 	}
-	return tls.NewListener(l, a.Config()), nil
+	return nil, levelrail.Errorf(levelrail.ErrInvalid, "the TLS port cannot be opened: %v", err).
+		WithNext("set LEVELRAIL_LISTEN in %s to another host:port, or to off", environmentFile)
+}
+
+// later tells whether what keeps a port from being opened may pass by itself.
+func later(err error) bool {
+	return errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EADDRINUSE)
 }
 
 // hostNames are the names under which this server may be reached.

@@ -29,6 +29,7 @@ type rig struct {
 	t     *testing.T
 	dir   string
 	tls   string
+	from  string // the address that requests over TLS come from; empty: the system's choice
 	log   *safeBuffer
 	store *raftstore.Store
 	stop  func() // tells the server to stop and waits for it
@@ -171,7 +172,9 @@ func (r *rig) ask(token, method, path, body string, headers ...string) answer {
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := r.http().Do(req)
+	c := r.http()
+	defer c.CloseIdleConnections() // one address has only so many
+	resp, err := c.Do(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -193,7 +196,11 @@ func (r *rig) http() *http.Client {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem)
-	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	from := &net.Dialer{}
+	if r.from != "" {
+		from.LocalAddr = &net.TCPAddr{IP: net.ParseIP(r.from)}
+	}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DialContext: from.DialContext}
 	r.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
 }

@@ -51,7 +51,9 @@ type Server struct {
 	document int // the version of the settings document in force
 	loaded   bool
 	warning  atomic.Pointer[string]
-	dir      string
+	// portWarning says why the TLS port is not open.
+	portWarning atomic.Pointer[string]
+	dir         string
 }
 
 // New reads the settings and opens nothing.
@@ -101,7 +103,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	port, err := tlsPort(settings.Listen, ca)
+	port, err := tlsPort(settings.Listen, ca, s.portWaits)
 	if err != nil {
 		return err
 	}
@@ -121,11 +123,14 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	api := httpapi.New(httpapi.Options{
 		Store: store, Reader: reader, Ledger: reports, Board: board, Sealer: sealer, World: world, Clock: time.Now, Log: s.config.Log, Heartbeat: s.config.heartbeat,
-		Keys: func() httpapi.KeyRules { return s.settings.Load().Keys() },
+		Serves: ca.Serves,
+		Keys:   func() httpapi.KeyRules { return s.settings.Load().Keys() },
 		Facts: func() httpapi.Facts {
 			f := httpapi.Facts{StartedAt: began.UTC(), TLSAddress: address, CAFile: ca.Path(), CAPEM: ca.PEM(), MadeKeyFile: keyFile}
-			if w := s.warning.Load(); w != nil {
-				f.Warnings = []string{*w}
+			for _, w := range []*string{s.warning.Load(), s.portWarning.Load()} {
+				if w != nil {
+					f.Warnings = append(f.Warnings, *w)
+				}
 			}
 			return f
 		},
@@ -153,6 +158,7 @@ func (s *Server) serve(ctx context.Context, doors []door, api *httpapi.Server, l
 			Handler: api.Handler(d.kind), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 			ConnContext: httpapi.ConnContext, ErrorLog: log.New(lineLog{s.config.Log}, "", 0),
 		}
+		s.bounded(srv, d.kind, *s.settings.Load())
 		servers = append(servers, srv)
 		work.Go(func() {
 			if err := srv.Serve(d.l); !errors.Is(err, http.ErrServerClosed) {
@@ -161,7 +167,11 @@ func (s *Server) serve(ctx context.Context, doors []door, api *httpapi.Server, l
 		})
 	}
 	s.config.Log.Info("ready", "cluster", s.cluster(l.reader), "tls", address, "took", time.Since(began).Round(time.Millisecond))
-	notify("READY=1", "STATUS=serving")
+	ready := []string{"READY=1", "STATUS=serving"}
+	if why := s.portWarning.Load(); why != nil {
+		ready[1] = "STATUS=serving the sockets; " + *why
+	}
+	notify(ready...)
 	if s.config.Ready != nil {
 		s.config.Ready(address)
 	}
@@ -187,6 +197,19 @@ func (s *Server) serve(ctx context.Context, doors []door, api *httpapi.Server, l
 	closed.Wait()
 	cancel()
 	return err
+}
+
+// portWaits notes why the TLS port is not open yet, or with "" that it is.
+func (s *Server) portWaits(why string) {
+	if why == "" {
+		s.portWarning.Store(nil)
+		s.config.Log.Info("the TLS port is open")
+		notify("STATUS=serving")
+		return
+	}
+	s.portWarning.Store(&why)
+	s.config.Log.Error(why, "next", "give this machine the address or free the port, or set LEVELRAIL_LISTEN in "+environmentFile)
+	notify("STATUS=serving the sockets; " + why)
 }
 
 func (s *Server) cluster(reader *stored.Reader) string {

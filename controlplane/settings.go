@@ -18,6 +18,9 @@ type Settings struct {
 	RuntimeDir string `env:"LEVELRAIL_RUNTIME_DIR" default:"/run/levelrail" doc:"Directory of the sockets api.sock, gateway.sock and agent.sock, where systemd does not hand them over."`
 	MasterKey  string `env:"APP_MASTER_KEY" secret:"true" doc:"The key that every stored secret depends on: 64 hex digits (openssl rand -hex 32), or 32 bytes in base64. It wins over the systemd credential levelrail-master-key, which wins over the file master.key that the first start makes."`
 
+	MaxConnections int `env:"LEVELRAIL_MAX_CONNECTIONS" default:"1024" doc:"Connections that the TLS port has at a time; more are closed as they come. The sockets in /run/levelrail have connections of their own."`
+	MaxPerAddress  int `env:"LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS" default:"64" doc:"Those of one address, or of one /64 of IPv6. A proxy in front of the port is one address."`
+
 	Debug bool `env:"LEVELRAIL_DEBUG" default:"false" doc:"Log every request and watch as well."`
 
 	PublicHost string `env:"APP_PUBLIC_HOST" doc:"Host name or public IP of this control plane. It becomes a name of the TLS certificate; with a public IP, models without a domain get a host name of their own, NAME.1-2-3-4.sslip.io, on gateways with a public site."`
@@ -62,7 +65,7 @@ const mostBatch = 400
 const environmentFile = "/etc/default/levelrail-server"
 
 // startOnly are the settings that a document cannot set.
-var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY", "LEVELRAIL_DEBUG"}
+var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_MAX_CONNECTIONS", "LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY", "LEVELRAIL_DEBUG"}
 
 // LoadSettings reads the settings: the environment wins over the document, which wins over the default.
 func LoadSettings(getenv func(string) string, document map[string]string) (Settings, error) {
@@ -89,6 +92,10 @@ func LoadSettings(getenv func(string) string, document map[string]string) (Setti
 	}
 	if s.UsageFlush < time.Second {
 		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_FLUSH_INTERVAL: %s is less than a second", environmentFile, s.UsageFlush).WithNext("write 1s or more")
+	}
+	if s.MaxPerAddress < 1 || s.MaxConnections < s.MaxPerAddress {
+		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: LEVELRAIL_MAX_CONNECTIONS is %d and LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS is %d", environmentFile, s.MaxConnections, s.MaxPerAddress).
+			WithNext("write 1 or more for one address, and at least as many for all")
 	}
 	for _, d := range []struct {
 		name string

@@ -89,6 +89,12 @@ func clean(names []string) []string {
 	return out
 }
 
+// Serves tells whether a host, lower-case, is one of the names that the server's certificate is for.
+func (a *Authority) Serves(host string) bool {
+	_, found := slices.BinarySearch(a.names, host)
+	return found
+}
+
 // PEM is the authority's certificate.
 func (a *Authority) PEM() []byte { return a.pem }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/listener"
 	"github.com/levelrail/levelrail/raftstore/command"
 )
 
@@ -114,19 +115,36 @@ type connKey struct{}
 
 // ConnContext is for http.Server: it notes who is at the other end of a Unix socket.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	uc, ok := c.(*net.UnixConn)
+	cred, ok := credentials(c)
 	if !ok {
 		return ctx
 	}
+	return context.WithValue(ctx, connKey{}, cred)
+}
+
+// credentials are whose process is at the other end of a Unix socket, as the kernel says.
+func credentials(c net.Conn) (unix.Ucred, bool) {
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return unix.Ucred{}, false
+	}
 	raw, err := uc.SyscallConn()
 	if err != nil {
-		return ctx
+		return unix.Ucred{}, false
 	}
 	var cred *unix.Ucred
 	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || cred == nil {
-		return ctx
+		return unix.Ucred{}, false
 	}
-	return context.WithValue(ctx, connKey{}, *cred)
+	return *cred, true
+}
+
+// Peer is whose connection it is, as connections are counted: a user of this machine, or a network address.
+func Peer(c net.Conn) string {
+	if cred, ok := credentials(c); ok {
+		return "uid " + strconv.FormatUint(uint64(cred.Uid), 10)
+	}
+	return listener.Address(c)
 }
 
 var names sync.Map // uid to user name; a machine has few

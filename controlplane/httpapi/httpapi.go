@@ -35,6 +35,7 @@ import (
 	"github.com/levelrail/levelrail/controlplane/reconcile"
 	"github.com/levelrail/levelrail/controlplane/seal"
 	"github.com/levelrail/levelrail/controlplane/view"
+	"github.com/levelrail/levelrail/listener"
 	"github.com/levelrail/levelrail/raftstore"
 	"github.com/levelrail/levelrail/raftstore/command"
 )
@@ -75,6 +76,7 @@ type Options struct {
 	Facts  func() Facts
 	Clock  func() time.Time
 	Log    *slog.Logger
+	Serves func(host string) bool // whether the TLS port has that name, beside its address
 
 	Heartbeat      time.Duration // between heartbeats of a watch, default 10 s
 	GatewayAnswers time.Duration // how long gateways are waited for, default 1 s
@@ -88,6 +90,8 @@ type Server struct {
 	logs      *hub[*logSession]
 	questions *hub[chan wire.Answer]
 	leases    *lease.Book
+	failures  listener.Failures
+	openAPI   func() ([]byte, error)
 	stopping  chan struct{}
 	stop      sync.Once
 	ahead     struct {
@@ -122,6 +126,7 @@ func New(o Options) *Server {
 		RejectUnknownQueryParameters: true,
 	}
 	s.leases = s.newLeases()
+	s.openAPI = sync.OnceValues(s.document) // whoever reaches a listener may ask for it, and the routes do not change
 	s.api = humago.New(s.mux, config)
 	s.api.UseMiddleware(s.admit)
 	s.routes()
@@ -219,6 +224,7 @@ func (s *Server) admit(ctx huma.Context, next func(huma.Context)) {
 		}
 		if err != nil {
 			if levelrail.KindOf(err) == levelrail.ErrUnauthorized {
+				s.failed(w, r, door, err)
 				w.Header().Set("WWW-Authenticate", `Bearer realm="levelrail"`)
 			}
 			write(w, refuse(err))
@@ -252,6 +258,11 @@ func (s *Server) Handler(door Door) http.Handler {
 			}
 			s.o.Log.Log(r.Context(), level, "request", "door", door, "method", r.Method, "path", r.URL.Path, "status", out.status, "took", time.Since(began).Round(time.Microsecond))
 		}()
+		if refused := s.strange(door, r); refused != nil {
+			h.Set("Connection", "close") // a body is not read
+			write(out, refused)
+			return
+		}
 		s.route(out, r.WithContext(context.WithValue(r.Context(), doorKey{}, door)))
 	})
 }

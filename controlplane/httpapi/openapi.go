@@ -62,7 +62,7 @@ func toAny(s []string) []any {
 }
 
 // OpenAPI returns the OpenAPI 3.1 document, indented.
-func OpenAPI() ([]byte, error) { return New(Options{}).document() }
+func OpenAPI() ([]byte, error) { return New(Options{}).openAPI() }
 
 // document is what the handlers say, with the constraints, and without the shapes that only agents and gateways use.
 func (s *Server) document() ([]byte, error) {

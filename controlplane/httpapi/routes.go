@@ -108,7 +108,7 @@ func (s *Server) getCA(context.Context, *none) (*raw, error) {
 }
 
 func (s *Server) getOpenAPI(context.Context, *none) (*raw, error) {
-	text, err := s.document()
+	text, err := s.openAPI()
 	if err != nil {
 		return nil, s.internal("write the OpenAPI document", err)
 	}

@@ -31,6 +31,7 @@ func startStream(ctx huma.Context) (*stream, *http.Request) {
 	w.Header().Set("Content-Type", ndjson)
 	w.Header().Set("X-Accel-Buffering", "no")
 	st := &stream{w: w, rc: http.NewResponseController(w)}
+	st.rc.SetReadDeadline(time.Time{}) // that of the request ends with it; what is read now is only whether the reader has left
 	w.WriteHeader(http.StatusOK)
 	return st, r
 }

@@ -27,6 +27,7 @@ const (
 	DownloadFailed      Reason = "DownloadFailed"      // hub, file or checksum; tried again by itself
 	HFTokenUnavailable  Reason = "HFTokenUnavailable"  // a Hub token is set and cannot be decrypted
 	EndpointUnreachable Reason = "EndpointUnreachable" // the engine's socket cannot be reached from the gateway
+	AssignmentRefused   Reason = "AssignmentRefused"   // the node's agent refuses what the server sent
 	NodeOffline         Reason = "NodeOffline"         // the node's agent has not reported for a while
 	NodeUnknown         Reason = "NodeUnknown"         // no such node has joined
 )
@@ -35,7 +36,7 @@ const (
 func (r Reason) NeedsPerson() bool {
 	switch r {
 	case NoGPUOnNode, GPURuntimeMissing, InsufficientGPUs, EngineNotInstalled, EngineFailed, InsufficientDisk, DownloadFailed,
-		HFTokenUnavailable, EndpointUnreachable, NodeUnknown:
+		HFTokenUnavailable, EndpointUnreachable, AssignmentRefused, NodeUnknown:
 		return true
 	}
 	return false

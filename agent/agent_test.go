@@ -31,7 +31,7 @@ func TestDeploy(t *testing.T) {
 		if m := n.status("chat").Condition.Message; m != "half of it" {
 			t.Errorf("message %q", m)
 		}
-		n.journal.Say("chat", chat, n.units.State(chat).Invocation, "computes on cpu")
+		n.journal.Say(chat, n.units.State(chat).Invocation, "computes on cpu")
 		answer("chat", engine.Serving)
 		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
 		n.until("it says on what it computes", time.Minute, func() bool { return n.status("chat").Compute == "cpu" })
@@ -226,9 +226,9 @@ func TestCrashLoop(t *testing.T) {
 		n.server.Assign(n.assignment())
 		n.until("it runs", time.Minute, func() bool { return n.units.State(chat).Up() })
 		crash := func(giveUp bool) {
-			n.journal.Say("chat", chat, n.units.State(chat).Invocation, "loading")
-			n.journal.Say("chat", chat, n.units.State(chat).Invocation, "fatal: no such tensor")
-			n.journal.Say("chat", chat, n.units.State(chat).Invocation, "bye")
+			n.journal.Say(chat, n.units.State(chat).Invocation, "loading")
+			n.journal.Say(chat, n.units.State(chat).Invocation, "fatal: no such tensor")
+			n.journal.Say(chat, n.units.State(chat).Invocation, "bye")
 			n.units.Crash(chat, 1, giveUp)
 		}
 		crash(false)
@@ -427,6 +427,40 @@ func TestRestoredHistory(t *testing.T) {
 	})
 }
 
+// TestTermOfAnother: a server that names a term which no election reaches is refused, and the true one is obeyed at once. One
+// that named a possible term, or another history, is followed, and the true one after it has a new history.
+func TestTermOfAnother(t *testing.T) {
+	for name, row := range map[string]struct {
+		lie     func(*node)
+		restore bool
+	}{
+		"impossible":                  {func(n *node) { n.server.Become("clu_1", 1<<63) }, false},
+		"impossible in an assignment": {func(n *node) { n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Term = 1 << 63 })) }, false},
+		"a history of many lines":     {func(n *node) { n.server.Restore("a\nb", 1) }, false},
+		"high":                        {func(n *node) { n.server.Become("clu_1", 1<<40) }, true},
+		"another history":             {func(n *node) { n.server.Restore("evil", 1) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(n *node) {
+				n.server.Restore("true", 1)
+				n.serve()
+				n.server.Set(false)
+				row.lie(n)
+				n.server.Set(true)
+				time.Sleep(10 * time.Second)
+				n.server.Set(false)
+				n.server.Restore("true", 1)
+				if row.restore {
+					n.server.Restore("true-restored", 1)
+				}
+				n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision, a.Spec.Context = 2, 512 }))
+				n.server.Set(true)
+				n.until("the true server is obeyed", 10*time.Second, func() bool { s := n.status("chat"); return s != nil && s.Revision == 2 })
+			})
+		})
+	}
+}
+
 // TestChangedByHand: a change of the file is told, kept, and replaced with the next change of the model (C059); drop-ins
 // are listed.
 func TestChangedByHand(t *testing.T) {
@@ -601,8 +635,8 @@ func TestDoor(t *testing.T) {
 func TestLogs(t *testing.T) {
 	inBubble(t, func(n *node) {
 		n.serve()
-		n.journal.Say("chat", chat, "r", "one")
-		n.journal.Say("other", "x", "r", "not this")
+		n.journal.Say(chat, "r", "one")
+		n.journal.Say("x", "r", "not this")
 		n.server.AskLogs(wire.LogRequest{ID: "log_1", Model: "chat", Follow: true})
 		lines := func(want ...string) func() bool {
 			return func() bool {
@@ -614,11 +648,11 @@ func TestLogs(t *testing.T) {
 			}
 		}
 		n.until("the first line came", time.Minute, lines("one"))
-		n.journal.Say("chat", chat, "r", "two")
+		n.journal.Say(chat, "r", "two")
 		n.until("the next line came", time.Minute, lines("one", "two"))
 		n.server.Unask("log_1")
 		time.Sleep(time.Second)
-		n.journal.Say("chat", chat, "r", "three")
+		n.journal.Say(chat, "r", "three")
 		n.hold("no more lines come", 10*time.Second, lines("one", "two"))
 	})
 }
@@ -676,10 +710,53 @@ func TestStartFails(t *testing.T) {
 	})
 }
 
-// TestBadAssignment: a name that would lead to other files is refused, whoever sent it.
+// TestBadAssignment: a name that would lead to other files is refused, whoever sent it: the report says so, and the other
+// replicas are looked after as if it had not been sent.
 func TestBadAssignment(t *testing.T) {
 	inBubble(t, func(n *node) {
 		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Replica, a.Model = "../x", "../x" }))
-		n.hold("nothing is done", 10*time.Second, func() bool { return len(n.units.Calls()) == 0 })
+		n.serve()
+		refusedName := func() bool {
+			s := n.status(`"../x"`)
+			return s != nil && s.Condition.Reason == levelrail.AssignmentRefused && strings.Contains(s.Condition.Message, "not the name of a model")
+		}
+		n.until("the refusal is reported", time.Minute, refusedName)
+		for _, c := range n.units.Calls() {
+			if strings.Contains(c, "../x") {
+				t.Errorf("systemd was asked to %s", c)
+			}
+		}
+		n.server.Withdraw("../x")
+		n.until("it is not reported any more", time.Minute, func() bool { return n.status(`"../x"`) == nil })
+	})
+}
+
+// TestRefusedAssignment: what an assignment must not hold is told as the replica's reason, and the engine that serves goes on.
+func TestRefusedAssignment(t *testing.T) {
+	inBubble(t, func(n *node) {
+		before := n.serve()
+		n.units.ForgetCalls()
+		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision, a.EngineKey = 2, "x\nLD_PRELOAD=/tmp/evil.so" }))
+		n.until("it is refused", time.Minute, n.reason("chat", levelrail.AssignmentRefused))
+		s := n.status("chat")
+		if !s.Condition.Ready || s.MainPID != before.MainPID || len(n.units.Calls()) > 0 || strings.Contains(s.Condition.Message, "LD_PRELOAD") || s.Condition.Next == "" {
+			t.Errorf("status %+v, calls %q", s, n.units.Calls())
+		}
+		n.server.Assign(n.assignment())
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+	})
+}
+
+// TestRefusedLogs: a request for anything but a model's own lines starts nothing, and a model's lines are those of its units.
+func TestRefusedLogs(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.journal.Say("sshd.service", "r", "somebody logged in")
+		n.journal.Say(chat, "r", "one")
+		n.server.AskLogs(wire.LogRequest{ID: "log_1", Model: "", Lines: 10})
+		n.server.AskLogs(wire.LogRequest{ID: "log_2", Model: "chat --directory=/", Lines: 10})
+		n.server.AskLogs(wire.LogRequest{ID: "log_3", Model: "chat", Lines: 10})
+		n.until("the good one is answered", time.Minute, func() bool { return len(n.server.Logs("log_3")) == 1 })
+		n.hold("the others are not", 10*time.Second, func() bool { return len(n.server.Logs("log_1")) == 0 && len(n.server.Logs("log_2")) == 0 })
 	})
 }

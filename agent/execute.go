@@ -244,7 +244,10 @@ func (a *Agent) bring(ctx context.Context, want Want, partials []string) error {
 	token := ""
 	if as.HubTokenSet {
 		var err error
-		if token, err = a.ControlPlane.HubToken(ctx, a.id.NodeID, as.Model); err != nil {
+		if token, err = a.ControlPlane.HubToken(ctx, a.id.NodeID, as.Model); err == nil {
+			err = checkHubToken(token)
+		}
+		if err != nil {
 			return &tokenError{err}
 		}
 	}

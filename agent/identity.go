@@ -72,7 +72,7 @@ func (id *identity) greet(cluster, lineage string, term uint64) (restored bool, 
 	case lineage != "" && slices.Contains(id.Replaced, lineage):
 		return false, &levelrail.Error{Kind: levelrail.ErrRefused,
 			Message: fmt.Sprintf("the server's history %s was replaced by a restored one, %s", lineage, id.Lineage),
-			Next:    "stop this levelrail-server for good; the restored one gives the orders"}
+			Next:    "stop this levelrail-server for good, since the restored one gives the orders; where it is the right one and another had taken its place: levelrail-server restore"}
 	}
 	if lineage != id.Lineage && lineage != "" && id.Lineage != "" {
 		id.Replaced = append(id.Replaced, id.Lineage)

@@ -52,6 +52,9 @@ func (a *Agent) connect(ctx context.Context, reports <-chan wire.Report) error {
 	if err != nil {
 		return err
 	}
+	if err := checkWelcome(welcome); err != nil {
+		return err
+	}
 	restored := false
 	if err := a.obey(func() (err error) {
 		restored, err = a.id.greet(welcome.ClusterID, welcome.Lineage, welcome.Term)
@@ -112,6 +115,7 @@ func (a *Agent) watch(ctx context.Context, node string) error {
 		switch line.Type {
 		case wire.WatchReset:
 			fresh, asked = map[string]wire.Assignment{}, map[string]wire.LogRequest{}
+			a.tell(func(s *state) { clear(s.refused) })
 		case wire.WatchSynced:
 			all, logs := fresh, asked
 			fresh, asked = nil, nil
@@ -129,7 +133,10 @@ func (a *Agent) watch(ctx context.Context, node string) error {
 			case line.Kind == wire.WatchAssignment && fresh != nil:
 				delete(fresh, line.ID)
 			case line.Kind == wire.WatchAssignment:
-				a.tell(func(s *state) { delete(s.assignments, line.ID) })
+				a.tell(func(s *state) {
+					delete(s.assignments, line.ID)
+					delete(s.refused, line.ID)
+				})
 			case line.Kind == wire.WatchLogRequest && asked != nil:
 				delete(asked, line.ID)
 			case line.Kind == wire.WatchLogRequest:
@@ -148,43 +155,53 @@ func (a *Agent) put(ctx context.Context, line wire.WatchLine, fresh map[string]w
 	switch line.Kind {
 	case wire.WatchAssignment:
 		var as wire.Assignment
-		if err := json.Unmarshal(line.Object, &as); err != nil {
-			return levelrail.Errorf(levelrail.ErrInternal, "an assignment cannot be read: %v", err)
+		err := json.Unmarshal(line.Object, &as)
+		if err == nil {
+			err = checkTerm(as.Term)
 		}
-		if err := checkAssignment(as); err != nil {
-			return err
+		if err == nil {
+			err = checkName(line.ID, as)
+		}
+		if err != nil {
+			a.Log.Error("an assignment is refused", "id", clip(line.ID), "error", err)
+			a.tell(func(s *state) { s.refuse(line.ID, err) })
+			return nil
 		}
 		if as.Term > 0 {
 			if err := a.obey(func() error { return a.id.obey(as.Term) }); err != nil {
 				return err
 			}
 		}
-		if fresh != nil {
+		if fresh != nil && (len(fresh) < mostAssignments || fresh[as.Replica].Replica != "") {
 			fresh[as.Replica] = as
 			return nil
 		}
-		a.tell(func(s *state) { s.assignments[as.Replica] = as })
+		a.tell(func(s *state) {
+			if _, known := s.assignments[as.Replica]; !known && len(s.assignments) >= mostAssignments || fresh != nil {
+				s.refuse(as.Replica, refused("this node has %d replicas already, the most that it takes", mostAssignments))
+				return
+			}
+			s.assignments[as.Replica] = as
+			delete(s.refused, as.Replica)
+		})
 	case wire.WatchLogRequest:
 		var q wire.LogRequest
-		if err := json.Unmarshal(line.Object, &q); err != nil {
-			return levelrail.Errorf(levelrail.ErrInternal, "a request for logs cannot be read: %v", err)
+		err := json.Unmarshal(line.Object, &q)
+		if err == nil {
+			err = checkLogRequest(line.ID, q)
+		}
+		if err == nil && asked != nil && len(asked) >= mostLogRequests {
+			err = refused("%d are being answered already", mostLogRequests)
+		}
+		if err != nil {
+			a.Log.Error("a request for logs is refused", "id", clip(line.ID), "error", err)
+			return nil
 		}
 		if asked != nil {
 			asked[q.ID] = q
 			return nil
 		}
 		a.tell(func(s *state) { a.beginLogs(ctx, s, q) })
-	}
-	return nil
-}
-
-// checkAssignment refuses names that would lead to other files than a replica's own, whoever sent them.
-func checkAssignment(as wire.Assignment) error {
-	if err := levelrail.CheckModelName(as.Model); err != nil {
-		return err
-	}
-	if as.Replica != levelrail.ReplicaID(as.Model, as.Number) {
-		return levelrail.Errorf(levelrail.ErrInternal, "the assignment of %s is called %q", levelrail.ReplicaID(as.Model, as.Number), as.Replica)
 	}
 	return nil
 }

@@ -51,6 +51,11 @@ func (a *Agent) report(s *state, now time.Time, out chan wire.Report) {
 		}
 		r.Replicas = append(r.Replicas, st)
 	}
+	for _, id := range keys(s.refused, map[string]int{}) {
+		l := refusal(s.refused[id])
+		r.Replicas = append(r.Replicas, wire.ReplicaStatus{Replica: clip(id), UnitState: "inactive/dead",
+			Condition: levelrail.Condition{Reason: l.Reason, Message: l.Message, Next: l.Next}})
+	}
 	b, err := json.Marshal(r)
 	if err != nil {
 		a.Log.Error("cannot write the report", "error", err)

@@ -15,6 +15,7 @@ import (
 // state is all that the agent knows. The goroutine of Run owns it.
 type state struct {
 	assignments map[string]wire.Assignment // by replica: what the control plane wants
+	refused     map[string]error           // by id: assignments that cannot be kept under their name
 	synced      bool                       // it has said everything once; until then nothing is taken away
 
 	want    map[string]Want
@@ -37,7 +38,7 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{assignments: map[string]wire.Assignment{}, want: map[string]Want{}, have: map[string]Have{}, fetches: map[string]Fetch{},
+	return &state{assignments: map[string]wire.Assignment{}, refused: map[string]error{}, want: map[string]Want{}, have: map[string]Have{}, fetches: map[string]Fetch{},
 		tracks: map[string]*track{}, orders: map[string]*order{}, logs: map[string]func(){}, began: time.Now()}
 }
 
@@ -158,6 +159,16 @@ func (s *state) order(model string) *order {
 		s.orders[model] = o
 	}
 	return o
+}
+
+// mostRefused is how many refused assignments are reported; the log has all.
+const mostRefused = 16
+
+// refuse keeps why an assignment is not followed, for the report.
+func (s *state) refuse(id string, err error) {
+	if _, known := s.refused[id]; known || len(s.refused) < mostRefused {
+		s.refused[id] = err
+	}
 }
 
 // moving tells that something is on its way, so that looking again soon is worth it.

@@ -27,6 +27,10 @@ func (a *Agent) plan(s *state) {
 
 func (a *Agent) wanted(s *state, as wire.Assignment, have Have) Want {
 	w := Want{Assignment: as, Hash: specHash(as)}
+	if err := checkAssignment(as); err != nil {
+		w.Lack = refusal(err)
+		return w
+	}
 	e, err := engine.Get(as.Spec.Engine)
 	if err != nil {
 		w.Lack = lackOf(levelrail.EngineNotInstalled, err)

@@ -48,6 +48,13 @@ func (e echo) InstallHint(d, v string) string {
 	return "apt install " + e.name + " on " + d + " " + v
 }
 
+func (echo) Check(spec levelrail.ModelSpec) error {
+	if spec.Options["bad"] != "" {
+		return levelrail.Errorf(levelrail.ErrInvalid, "echo has no option bad")
+	}
+	return nil
+}
+
 func (echo) Weights(spec levelrail.ModelSpec) (engine.WeightsPlan, error) {
 	return engine.WeightsPlan{From: engine.FromFile, Files: []engine.LocalFile{{Path: spec.Source, Role: levelrail.RoleModel}}}, nil
 }

@@ -109,7 +109,7 @@ func (s *session) showModel(m wire.Model) {
 	if m.URL != "" {
 		s.say("\nTry it, with a key of it in LEVELRAIL_API_KEY:\n\n%s\n", curlLine(m, "$LEVELRAIL_API_KEY"))
 	}
-	s.say("Logs: levelrail models logs %s, or on its node: journalctl LEVELRAIL_MODEL=%s", m.Name, m.Name)
+	s.say("Logs: levelrail models logs %s, or on its node: journalctl -u 'levelrail-model-%s.*' -u levelrail-fetch-%s", m.Name, m.Name, m.Name)
 }
 
 // gatewayLimits are the limits of every request, which APP_MODEL_GATEWAY_… set.

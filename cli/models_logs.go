@@ -13,7 +13,7 @@ import (
 func modelsLogs() verb {
 	return verb{
 		name: "logs", args: "NAME", usage: "show what a model's engine and download wrote to the journal", complete: []string{"@model"},
-		long: "The lines come from the journal of the model's node, the oldest first. On the node itself `journalctl LEVELRAIL_MODEL=NAME` shows the same. With --json each line is one JSON document.",
+		long: "The lines come from the journal of the model's node, the oldest first. On the node itself `journalctl -u 'levelrail-model-NAME.*' -u levelrail-fetch-NAME` shows the same. A line counts as the model's when it came from one of its units, or from systemd about one; what else claims to be of the model is not shown. With --json each line is one JSON document.",
 		examples: []example{
 			{"The newest lines", "levelrail models logs chat"},
 			{"Go on with new lines", "levelrail models logs chat -f -n 100"},

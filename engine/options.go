@@ -28,6 +28,9 @@ func known(table []option) string {
 	return join(names)
 }
 
+// longestOption is how many bytes a value may have: it becomes a word of a command line.
+const longestOption = 4096
+
 // checkOptions refuses an option that is not in the table, and a value that does not look as it should. It goes by name
 // order, so the same spec always gets the same answer.
 func checkOptions(engine string, table []option, options levelrail.Options) error {
@@ -38,7 +41,7 @@ func checkOptions(engine string, table []option, options levelrail.Options) erro
 				Message: fmt.Sprintf("%s has no option %s that can be set here", engine, quote(name)),
 				Next:    "use one of " + known(table)}
 		}
-		if o := table[i]; !o.ok(options[name]) {
+		if o := table[i]; len(options[name]) > longestOption || !o.ok(options[name]) {
 			return &levelrail.Error{Kind: levelrail.ErrInvalid,
 				Message: fmt.Sprintf("the option %s=%s of %s is not usable", name, quote(options[name]), engine),
 				Next:    fmt.Sprintf("write %s=VALUE with %s", name, o.want)}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/levelrail/levelrail"
 )
@@ -54,8 +56,13 @@ func checkCommon(spec levelrail.ModelSpec) error {
 			return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "a file of the node has no revision", Next: "leave the revision out"}
 		}
 	}
-	for _, n := range spec.ServedNames {
-		if n == "" || len(n) > 200 || n[0] == '-' || strings.ContainsAny(n, ",\"'\\%$ \t\r\n") {
+	return CheckServedNames(spec.ServedNames)
+}
+
+// CheckServedNames refuses names that could not stand in an engine's command line or in a listing.
+func CheckServedNames(names []string) error {
+	for _, n := range names {
+		if n == "" || len(n) > 200 || n[0] == '-' || strings.ContainsAny(n, ",\"'\\%$ ") || strings.ContainsFunc(n, unicode.IsControl) || !utf8.ValidString(n) {
 			return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "the served name " + quote(n) + " is not usable",
 				Next: "use up to 200 characters without blanks, commas, quotes, %, $ or backslashes, not beginning with -"}
 		}

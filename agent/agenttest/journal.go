@@ -2,6 +2,7 @@ package agenttest
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/levelrail/levelrail/agent/journal"
@@ -11,19 +12,17 @@ import (
 type Journal struct {
 	mu      sync.Mutex
 	entries []journal.Entry
-	models  []string
 	wake    chan struct{}
 }
 
 // NewJournal returns an empty journal.
 func NewJournal() *Journal { return &Journal{wake: make(chan struct{})} }
 
-// Say adds a line of a model's unit and run.
-func (j *Journal) Say(model, unit, run, message string) {
+// Say adds a line of a unit and run.
+func (j *Journal) Say(unit, run, message string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.entries = append(j.entries, journal.Entry{Unit: unit, Invocation: run, Message: message, Priority: 6})
-	j.models = append(j.models, model)
 	close(j.wake)
 	j.wake = make(chan struct{})
 }
@@ -32,10 +31,10 @@ func (j *Journal) Say(model, unit, run, message string) {
 func (j *Journal) Each(ctx context.Context, q journal.Query, each func(journal.Entry) error) error {
 	for i := 0; ; {
 		j.mu.Lock()
-		wake, all, models := j.wake, j.entries, j.models
+		wake, all := j.wake, j.entries
 		j.mu.Unlock()
 		for ; i < len(all); i++ {
-			if q.Model != "" && models[i] != q.Model || q.Unit != "" && all[i].Unit != q.Unit {
+			if !slices.Contains(q.Units, all[i].Unit) {
 				continue
 			}
 			if err := each(all[i]); err != nil {

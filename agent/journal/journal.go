@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,23 +34,26 @@ type Entry struct {
 
 // Query says which lines.
 type Query struct {
-	Unit   string // one unit, systemd's lines about it included
-	Model  string // or every unit of a model, by its journal field
-	Lines  int    // at most so many of the last ones; 0: all
-	Since  string // as journalctl takes it: "10 min ago", "2026-01-02 03:04:05"
-	Follow bool   // go on until ctx ends
+	Units  []string // of these units, systemd's lines about them included; at least one
+	Lines  int      // at most so many of the last ones; 0: all
+	Since  string   // as journalctl takes it: "10 min ago", "2026-01-02 03:04:05"
+	Follow bool     // go on until ctx ends
 }
 
 // maxLine is what one entry may take: journald splits lines at 48 KiB, and a byte can take four characters in JSON.
 const maxLine = 4 << 20
 
-// Each calls each with every entry, oldest first. It returns each's error, or nil at the end and when ctx ends.
+// Each calls each with every entry, oldest first. A line belongs to a unit by what journald itself noted of its sender, never
+// by a field that its sender may have set. A query without a unit is an error: it would be the whole machine's journal. It returns each's error, or nil at the end and when ctx ends.
 func (r Reader) Each(ctx context.Context, q Query, each func(Entry) error) error {
+	if len(q.Units) == 0 || slices.Contains(q.Units, "") {
+		return errors.New("read the journal: no unit was named")
+	}
 	program := r.Program
 	if program == "" {
 		program = "journalctl"
 	}
-	args := []string{"-o", "json", "--no-pager", "--all", "--quiet", "--output-fields=MESSAGE,PRIORITY,UNIT,INVOCATION_ID,_SYSTEMD_UNIT,_SYSTEMD_INVOCATION_ID,_SOURCE_REALTIME_TIMESTAMP"}
+	args := []string{"-o", "json", "--no-pager", "--all", "--quiet", "--output-fields=MESSAGE,PRIORITY,UNIT,INVOCATION_ID,_SYSTEMD_UNIT,_SYSTEMD_INVOCATION_ID,_PID,_SOURCE_REALTIME_TIMESTAMP"}
 	if q.Lines > 0 {
 		args = append(args, "-n", strconv.Itoa(q.Lines))
 	} else if q.Follow {
@@ -61,12 +65,7 @@ func (r Reader) Each(ctx context.Context, q Query, each func(Entry) error) error
 	if q.Follow {
 		args = append(args, "--follow")
 	}
-	if q.Unit != "" {
-		args = append(args, "--unit="+q.Unit)
-	}
-	if q.Model != "" {
-		args = append(args, "LEVELRAIL_MODEL="+q.Model)
-	}
+	args = append(args, matches(q.Units)...)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -107,11 +106,24 @@ func (r Reader) Each(ctx context.Context, q Query, each func(Entry) error) error
 	return nil
 }
 
+// matches are the lines that the units' processes wrote, and those that systemd wrote about the units. Fields that begin with
+// _ are journald's own; UNIT is believed from process 1 alone. --unit would also take what any process of root says of a unit.
+func matches(units []string) []string {
+	var args []string
+	for i, u := range units {
+		if i > 0 {
+			args = append(args, "+")
+		}
+		args = append(args, "_SYSTEMD_UNIT="+u, "+", "_PID=1", "UNIT="+u)
+	}
+	return args
+}
+
 // LastRun returns the lines that the unit itself said in the run named, or, with invocation empty or over being set, in
 // the last run that has ended: with ended, the run of that name is the one going on and is passed over.
 func (r Reader) LastRun(ctx context.Context, unit, invocation string, ended bool) (run string, lines []string, err error) {
 	var entries []Entry
-	err = r.Each(ctx, Query{Unit: unit, Lines: 2000}, func(e Entry) error {
+	err = r.Each(ctx, Query{Units: []string{unit}, Lines: 2000}, func(e Entry) error {
 		if !e.Manager && e.Invocation != "" {
 			entries = append(entries, e)
 		}
@@ -147,6 +159,7 @@ func Parse(b []byte) (Entry, bool) {
 		Unit       json.RawMessage `json:"_SYSTEMD_UNIT"`
 		About      json.RawMessage `json:"UNIT"`
 		Invocation json.RawMessage `json:"_SYSTEMD_INVOCATION_ID"`
+		PID        json.RawMessage `json:"_PID"`
 		AboutRun   json.RawMessage `json:"INVOCATION_ID"`
 		Realtime   string          `json:"__REALTIME_TIMESTAMP"`
 	}
@@ -154,7 +167,8 @@ func Parse(b []byte) (Entry, bool) {
 		return Entry{}, false
 	}
 	e := Entry{Unit: text(raw.Unit), Invocation: text(raw.Invocation), Message: Clean(text(raw.Message)), Priority: 6}
-	if about := text(raw.About); about != "" && about != e.Unit {
+	// UNIT says what a line is about where systemd itself wrote it. Any other process may set the field too.
+	if about := text(raw.About); about != "" && about != e.Unit && text(raw.PID) == "1" {
 		e.Unit, e.Invocation, e.Manager = about, text(raw.AboutRun), true
 	}
 	if n, err := strconv.Atoi(text(raw.Priority)); err == nil {

@@ -38,7 +38,7 @@ func TestParseForms(t *testing.T) {
 
 // TestParseFields: systemd's own lines belong to the unit that they are about.
 func TestParseFields(t *testing.T) {
-	e, _ := Parse([]byte(`{"MESSAGE":"Started.","PRIORITY":"5","_SYSTEMD_UNIT":"init.scope","UNIT":"levelrail-model-a.service","INVOCATION_ID":"abc","__REALTIME_TIMESTAMP":"1700000000000001"}`))
+	e, _ := Parse([]byte(`{"MESSAGE":"Started.","PRIORITY":"5","_PID":"1","_SYSTEMD_UNIT":"init.scope","UNIT":"levelrail-model-a.service","INVOCATION_ID":"abc","__REALTIME_TIMESTAMP":"1700000000000001"}`))
 	want := Entry{At: time.UnixMicro(1700000000000001).UTC(), Unit: "levelrail-model-a.service", Invocation: "abc", Priority: 5, Message: "Started.", Manager: true}
 	if e != want {
 		t.Errorf("got %+v", e)
@@ -61,7 +61,7 @@ func fake(t *testing.T, script string) Reader {
 
 const runs = `cat <<'END'
 {"MESSAGE":"old 1","_SYSTEMD_UNIT":"u","_SYSTEMD_INVOCATION_ID":"r1"}
-{"MESSAGE":"failed","UNIT":"u","_SYSTEMD_UNIT":"init.scope","INVOCATION_ID":"r1"}
+{"MESSAGE":"failed","UNIT":"u","_PID":"1","_SYSTEMD_UNIT":"init.scope","INVOCATION_ID":"r1"}
 {"MESSAGE":"mid 1","_SYSTEMD_UNIT":"u","_SYSTEMD_INVOCATION_ID":"r2"}
 {"MESSAGE":"mid 2","_SYSTEMD_UNIT":"u","_SYSTEMD_INVOCATION_ID":"r2"}
 {"MESSAGE":"now","_SYSTEMD_UNIT":"u","_SYSTEMD_INVOCATION_ID":"r3"}
@@ -89,7 +89,7 @@ func TestLastRun(t *testing.T) {
 		}
 	}
 	args, err := os.ReadFile(r.Program + ".args")
-	if err != nil || !strings.Contains(string(args), "--unit=u\n") || !strings.Contains(string(args), "--all\n") {
+	if err != nil || !strings.HasSuffix(string(args), "\n_SYSTEMD_UNIT=u\n+\n_PID=1\nUNIT=u\n") || !strings.Contains(string(args), "--all\n") {
 		t.Errorf("journalctl was asked %q, %v", args, err)
 	}
 }
@@ -99,7 +99,7 @@ func TestFollowEnds(t *testing.T) {
 	r := fake(t, runs+"exec sleep 1000\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
-	if err := r.Each(ctx, Query{Model: "m", Follow: true}, func(Entry) error {
+	if err := r.Each(ctx, Query{Units: []string{"u"}, Follow: true}, func(Entry) error {
 		if n++; n == 5 {
 			cancel()
 		}
@@ -108,7 +108,7 @@ func TestFollowEnds(t *testing.T) {
 		t.Errorf("after %d lines: %v", n, err)
 	}
 	gone := errors.New("reader gone")
-	if err := r.Each(t.Context(), Query{Model: "m", Follow: true}, func(Entry) error { return gone }); !errors.Is(err, gone) {
+	if err := r.Each(t.Context(), Query{Units: []string{"u"}, Follow: true}, func(Entry) error { return gone }); !errors.Is(err, gone) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -116,8 +116,26 @@ func TestFollowEnds(t *testing.T) {
 // TestComplaint: what journalctl says when it fails is part of the error.
 func TestComplaint(t *testing.T) {
 	r := fake(t, "echo 'Failed to parse timestamp: never' >&2; exit 1\n")
-	err := r.Each(t.Context(), Query{Since: "never"}, func(Entry) error { return nil })
+	err := r.Each(t.Context(), Query{Units: []string{"u"}, Since: "never"}, func(Entry) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "Failed to parse timestamp") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestForged: a line belongs to the unit that journald saw it come from, whatever its sender wrote into it.
+func TestForged(t *testing.T) {
+	e, _ := Parse([]byte(`{"MESSAGE":"I am systemd","_PID":"4711","_SYSTEMD_UNIT":"user@1000.service","UNIT":"levelrail-model-chat.service","INVOCATION_ID":"abc"}`))
+	if e.Unit != "user@1000.service" || e.Manager || e.Invocation != "" {
+		t.Errorf("it counts as %+v", e)
+	}
+}
+
+// TestNoUnit: a query without a unit reads nothing: it would be the journal of the whole machine.
+func TestNoUnit(t *testing.T) {
+	for _, units := range [][]string{nil, {}, {""}, {"u", ""}} {
+		err := fake(t, runs).Each(t.Context(), Query{Units: units}, func(e Entry) error { t.Errorf("%q: read %+v", units, e); return nil })
+		if err == nil || !strings.Contains(err.Error(), "no unit") {
+			t.Errorf("%q: %v", units, err)
+		}
 	}
 }

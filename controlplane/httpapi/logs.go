@@ -95,7 +95,7 @@ func (s *Server) getLogs(ctx context.Context, in *logWish) (*streamed, error) {
 
 func offline(model string, node levelrail.Node) *levelrail.Error {
 	return levelrail.Errorf(levelrail.ErrUnavailable, "the agent of the node %s, which has the journal of %s, does not answer", node.Name, model).
-		WithNext("on %s: journalctl LEVELRAIL_MODEL=%s, and systemctl status levelrail-agent", node.Name, model)
+		WithNext("on %s: journalctl -u 'levelrail-model-%s.*' -u levelrail-fetch-%s, and systemctl status levelrail-agent", node.Name, model, model)
 }
 
 func (s *Server) passLines(ctx context.Context, out *stream, session *logSession) error {

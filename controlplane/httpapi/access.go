@@ -90,7 +90,9 @@ type caller struct {
 	principal levelrail.Principal
 	abilities []levelrail.Ability
 	ability   levelrail.Ability // that the operation needs
-	tokenHash string            // of a token, to find out when it is revoked during a long answer
+	tokenHash string            // of a token
+	uid       uint32            // of a user at the administrators' socket
+	member    bool              // who may open it as one whom the group lists
 }
 
 type callerKey struct{}
@@ -169,7 +171,7 @@ func (s *Server) identify(door Door, r *http.Request) (caller, error) {
 		if !ok {
 			return caller{}, levelrail.Errorf(levelrail.ErrUnauthorized, "the other end of the socket cannot be told").WithNext("connect through the Unix socket itself")
 		}
-		return caller{door: door, abilities: []levelrail.Ability{levelrail.AbilityRoot},
+		return caller{door: door, abilities: []levelrail.Ability{levelrail.AbilityRoot}, uid: cred.Uid, member: cred.Uid != 0 && memberOf(administrators, cred.Uid),
 			principal: levelrail.Principal{Kind: "socket", ID: "uid " + strconv.FormatUint(uint64(cred.Uid), 10), Name: userName(cred.Uid)}}, nil
 	case DoorGateway:
 		return caller{door: door, principal: levelrail.Principal{Kind: "gateway", ID: "local"}, abilities: []levelrail.Ability{levelrail.AbilityWrite}}, nil

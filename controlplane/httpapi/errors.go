@@ -59,6 +59,14 @@ func init() {
 		}
 		return validation(status, message, errs)
 	}
+	// Who lost the right to a request while it was under way hears that, and not that it was ended.
+	huma.NewErrorWithContext = func(ctx huma.Context, status int, message string, errs ...error) huma.StatusError {
+		var why *levelrail.Error
+		if len(errs) == 1 && errors.Is(errs[0], context.Canceled) && errors.As(ended(ctx.Context()), &why) {
+			return refuse(why)
+		}
+		return huma.NewError(status, message, errs...)
+	}
 }
 
 // refuse turns any error into an answer. What has no kind is internal: its text stays in the log.

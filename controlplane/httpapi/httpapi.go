@@ -92,6 +92,7 @@ type Server struct {
 	leases    *lease.Book
 	failures  listener.Failures
 	openAPI   func() ([]byte, error)
+	tied      tied
 	stopping  chan struct{}
 	stop      sync.Once
 	ahead     struct {
@@ -232,7 +233,9 @@ func (s *Server) admit(ctx huma.Context, next func(huma.Context)) {
 		}
 		c.ability = a.ability
 	}
-	next(huma.WithValue(ctx, callerKey{}, c))
+	lasts, release := s.tie(context.WithValue(ctx.Context(), callerKey{}, c), c)
+	defer release()
+	next(huma.WithContext(ctx, lasts))
 }
 
 type doorKey struct{}

@@ -43,10 +43,14 @@ const leaseTick = time.Second
 func (s *Server) Run(ctx context.Context) {
 	tick := time.NewTicker(leaseTick)
 	defer tick.Stop()
+	look := time.NewTicker(recheckEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-look.C:
+			s.recheck()
 		case <-tick.C:
 			s.leases.Tick()
 		}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -79,16 +78,14 @@ func (s *Server) getLogs(ctx context.Context, in *logWish) (*streamed, error) {
 		return nil, levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping")
 	case <-ctx.Done():
 		end()
-		return nil, ctx.Err()
+		return nil, ended(ctx)
 	}
 	return &streamed{Body: func(hc huma.Context) {
 		defer end()
-		out, r := startStream(hc)
-		if err := s.passLines(r.Context(), out, session); err != nil {
-			var e *levelrail.Error
-			if errors.As(err, &e) {
-				out.send(true, wire.ErrorBody{Error: *e}) // the reader may have left
-			}
+		out := startStream(hc)
+		defer out.close()
+		if err := s.passLines(out, session); err != nil {
+			out.fail(err, func(e levelrail.Error) any { return wire.ErrorBody{Error: e} })
 		}
 	}}, nil
 }
@@ -98,7 +95,7 @@ func offline(model string, node levelrail.Node) *levelrail.Error {
 		WithNext("on %s: journalctl -u 'levelrail-model-%s.*' -u levelrail-fetch-%s, and systemctl status levelrail-agent", node.Name, model, model)
 }
 
-func (s *Server) passLines(ctx context.Context, out *stream, session *logSession) error {
+func (s *Server) passLines(out *stream, session *logSession) error {
 	if err := out.send(true); err != nil {
 		return err
 	}
@@ -126,8 +123,8 @@ func (s *Server) passLines(ctx context.Context, out *stream, session *logSession
 			return err
 		case <-s.stopping:
 			return levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping").WithNext("ask again in a few seconds")
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-out.ctx.Done():
+			return ended(out.ctx)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (s *Server) ask(ctx context.Context, q wire.Question) (said, error) {
 		case <-s.stopping:
 			return out, levelrail.Errorf(levelrail.ErrUnavailable, "the server is stopping").WithNext("ask again in a few seconds")
 		case <-ctx.Done():
-			return out, ctx.Err()
+			return out, ended(ctx)
 		}
 	}
 	return out, nil

@@ -125,13 +125,10 @@ func (s *Server) newWatch(ctx context.Context, in *WatchQuery) (*watch, error) {
 
 func (w *watch) answer() *streamed {
 	return &streamed{Body: func(ctx huma.Context) {
-		out, r := startStream(ctx)
-		if err := w.run(r.Context(), out); err != nil {
-			var e *levelrail.Error
-			if errors.As(err, &e) {
-				line := *e
-				out.send(true, wire.WatchLine{Type: wire.WatchError, Error: &line}) // the reader may have left
-			}
+		out := startStream(ctx)
+		defer out.close()
+		if err := w.run(out.ctx, out); err != nil {
+			out.fail(err, func(e levelrail.Error) any { return wire.WatchLine{Type: wire.WatchError, Error: &e} })
 			w.s.o.Log.Debug("a watch has ended", "door", w.caller.door, "kinds", w.kinds, "error", err)
 		}
 	}}
@@ -143,7 +140,7 @@ type keyEvent struct {
 	err error
 }
 
-// run sends lines until the reader leaves or is too slow, the server stops, or the caller's token is revoked.
+// run sends lines until the reader leaves, is too slow or may no longer read, or the server stops.
 func (w *watch) run(ctx context.Context, out *stream) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -180,7 +177,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 		default:
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return ended(ctx)
 		}
 		if views == nil {
 			if err := out.send(true, wire.WatchLine{Type: wire.WatchHeartbeat}); err != nil {
@@ -237,7 +234,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return ended(ctx)
 		case <-w.s.stopping:
 			return stopping
 		case <-views.Next():
@@ -283,11 +280,6 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 				return err
 			}
 		case <-beat.C:
-			if w.caller.tokenHash != "" {
-				if _, err := w.s.tokenCaller(w.caller.tokenHash); err != nil {
-					return err
-				}
-			}
 			if err := w.expire(out, told); err != nil {
 				return err
 			}

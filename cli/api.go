@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 	"os"
 	"strings"
 
@@ -35,6 +36,7 @@ type API interface {
 	Tokens(ctx context.Context) ([]wire.Token, error)
 	CreateToken(ctx context.Context, t wire.CreateToken) (wire.NewToken, error)
 	RevokeToken(ctx context.Context, id string) (wire.Token, error)
+	CreateBackup(ctx context.Context, w io.Writer) (wire.Backup, error)
 	Watch(ctx context.Context, o client.WatchOptions, each func(wire.WatchLine) error) error
 }
 

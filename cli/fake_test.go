@@ -84,6 +84,7 @@ func newFake(t *testing.T) *fake {
 		mux.HandleFunc(route, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, h) })
 	}
 	mux.HandleFunc("GET /api/v1/watch", f.watch)
+	mux.HandleFunc("POST /api/v1/backups", f.sendBackup)
 	mux.HandleFunc("GET /api/v1/models/{name}/logs", f.sendLogs)
 	l, err := net.Listen("unix", f.socket)
 	if err != nil {

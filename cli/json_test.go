@@ -3,7 +3,10 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -34,13 +37,18 @@ var lines = map[string]string{
 	"tokens create":          "--name ci --ability read",
 	"tokens list":            "",
 	"tokens revoke":          "tok_0002", // the second thing that the fake makes
+	"backups create":         "--output " + oneBackup,
 	"status":                 "",
 	"version":                "",
 }
 
+// oneBackup is a file that only this process writes.
+var oneBackup = filepath.Join(os.TempDir(), fmt.Sprintf("levelrail-cli-test-%d.backup", os.Getpid()))
+
 // TestJSONEverywhere: with --json the stdout of every command is exactly one document, when it works, when the server
 // cannot be reached and when the line is wrong; talk is on stderr, no colour codes anywhere, no secret in what fails.
 func TestJSONEverywhere(t *testing.T) {
+	t.Cleanup(func() { os.Remove(oneBackup) })
 	var walk func(n noun, path string)
 	walk = func(n noun, path string) {
 		for _, sub := range n.nouns {

@@ -70,6 +70,10 @@ func tree() noun {
 					"known to your system, LEVELRAIL_CA_FILE.",
 				verbs: []verb{tokensCreate(), tokensList(), tokensRevoke()},
 			},
+			{
+				name: "backups", usage: "copies of all that the cluster must not forget",
+				verbs: []verb{backupsCreate()},
+			},
 		},
 	}
 }

@@ -116,9 +116,18 @@ func (c *Client) Logs(ctx context.Context, model string, o LogOptions, each func
 	})
 }
 
-// lines asks and calls each with every line of the answer. With quiet > 0, an answer that says nothing for so long is
-// broken.
+// backupSilence is how long a backup may say nothing.
+const backupSilence = 30 * time.Second
+
+// lines is linesWithHeader for whom the header says nothing.
 func (c *Client) lines(ctx context.Context, method, path string, query url.Values, in any, quiet time.Duration, each func([]byte) error) error {
+	return c.linesWithHeader(ctx, method, path, query, in, quiet, func(http.Header) {}, each)
+}
+
+// linesWithHeader asks, calls header once the answer has begun, and each with every line of it. With quiet > 0, an answer
+// that says nothing for so long is broken.
+func (c *Client) linesWithHeader(ctx context.Context, method, path string, query url.Values, in any, quiet time.Duration,
+	header func(http.Header), each func([]byte) error) error {
 	asked := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -162,6 +171,7 @@ func (c *Client) lines(ctx context.Context, method, path string, query url.Value
 		}
 		return err
 	}
+	header(resp.Header)
 	if quiet == 0 {
 		timer.Stop()
 	}

@@ -67,6 +67,7 @@ var table = map[string]access{
 	"list-tokens":    {levelrail.AbilityRoot, people},
 	"create-token":   {levelrail.AbilityRoot, people},
 	"revoke-token":   {levelrail.AbilityRoot, people},
+	"create-backup":  {levelrail.AbilityRoot, people},
 	"watch":          {levelrail.AbilityRead, watchers},
 	"watch-post":     {levelrail.AbilityRead, watchers},
 	"get-ca":         {"", anyone},

@@ -45,6 +45,7 @@ type Store interface {
 	Propose(ctx context.Context, by command.By, cmd command.Command) (command.Result, error)
 	View(fn func(tx *raftstore.Tx) error) error
 	Watch(ctx context.Context, after string, kinds ...levelrail.Kind) (*raftstore.Subscription, error)
+	Backup(ctx context.Context, w io.Writer) error
 	Status() raftstore.Status
 }
 

@@ -46,6 +46,9 @@ func (s *Server) routes() {
 	operation(s, "create-token", http.MethodPost, "/tokens", "Make an API token", s.createToken, created)
 	operation(s, "revoke-token", http.MethodDelete, "/tokens/{id}", "Revoke an API token", s.revokeToken)
 
+	operation(s, "create-backup", http.MethodPost, "/backups", "Take a backup of all that the cluster must not forget", s.createBackup,
+		answers(ndjson))
+
 	operation(s, "watch", http.MethodGet, "/watch", "Follow what changes", s.getWatch, streams[wire.WatchLine](s, "one change each; a heartbeat every 10 seconds"))
 	operation(s, "watch-post", http.MethodPost, "/watch", "Follow what changes, as an agent or gateway", s.postWatch, lenient, streams[wire.WatchLine](s, ""), func(op *huma.Operation) {
 		op.Hidden = true

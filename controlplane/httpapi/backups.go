@@ -1,0 +1,43 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/levelrail/levelrail/client/wire"
+)
+
+// createBackup streams everything that the store holds, as of one moment. Sealed values stay sealed, and the master key is
+// not in it. An answer that is cut off lacks the last line, by which its reader sees that.
+func (s *Server) createBackup(ctx context.Context, _ *none) (*streamed, error) {
+	by := callerOf(ctx).principal
+	return &streamed{Body: func(ctx huma.Context) {
+		r, w := humago.Unwrap(ctx)
+		w.Header().Set(wire.MasterKeyHeader, s.o.Sealer.KeyID())
+		out, _ := startStream(ctx)
+		began := time.Now()
+		// The state cannot be tidied up while it is read, so a reader that stops reading is cut off.
+		if err := s.o.Store.Backup(r.Context(), deadlined{w, out.rc}); err != nil {
+			s.o.Log.Warn("a backup was not completed", "by", by, "error", err)
+			panic(http.ErrAbortHandler) // the answer has begun: breaking it off says that it is not whole
+		}
+		s.o.Log.Info("backup written", "by", by, "took", time.Since(began).Round(time.Millisecond))
+	}}, nil
+}
+
+// deadlined gives each write as long as a line of a stream.
+type deadlined struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+func (d deadlined) Write(b []byte) (int, error) {
+	if err := d.rc.SetWriteDeadline(time.Now().Add(slowest)); err != nil {
+		return 0, err
+	}
+	return d.w.Write(b)
+}

@@ -461,6 +461,38 @@ func TestTermOfAnother(t *testing.T) {
 	}
 }
 
+// TestReplacedCluster: on a machine made anew, whose own cluster a restored one takes the place of, the agent goes over and
+// becomes the node that the restored cluster has of this machine. An agent with a cluster of its own never does so.
+func TestReplacedCluster(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.server.Set(false)
+		time.Sleep(time.Second)
+		n.server.Replace("clu_restored", "node_ofthebackup")
+		n.server.Set(true)
+		became := func() bool {
+			h := n.server.Hellos()
+			last := h[len(h)-1]
+			return last.NodeID == "node_ofthebackup" && last.ClusterID == "clu_restored"
+		}
+		seen := len(n.server.Reports())
+		n.until("it reports to the restored cluster", time.Minute, func() bool { return len(n.server.Reports()) > seen })
+		if r := n.server.Reports(); r[len(r)-1].NodeID != "node_ofthebackup" {
+			t.Errorf("it reports as %s", r[len(r)-1].NodeID)
+		}
+		n.stop() // which outlives the agent
+		n.start()
+		n.until("the next agent is the same node", time.Minute, became)
+
+		n.server.Set(false)
+		time.Sleep(time.Second)
+		n.server.Become("clu_third", 1)
+		n.server.Set(true)
+		seen = len(n.server.Reports())
+		n.hold("a third cluster is not followed", time.Minute, func() bool { return len(n.server.Reports()) == seen })
+	})
+}
+
 // TestChangedByHand: a change of the file is told, kept, and replaced with the next change of the model (C059); drop-ins
 // are listed.
 func TestChangedByHand(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 var (
 	clusterID     = regexp.MustCompile(`^clu_[a-z0-9]{1,64}$`)
+	nodeID        = regexp.MustCompile(`^node_[a-z0-9]{1,64}$`)
 	engineKeyForm = regexp.MustCompile(`^[A-Za-z0-9_-]{16,128}$`)
 	hubTokenForm  = regexp.MustCompile(`^[\x21-\x7e]{1,512}$`)
 	lineageForm   = regexp.MustCompile(`^[a-z0-9-]{0,64}$`)
@@ -128,6 +129,9 @@ func checkWelcome(w wire.Welcome) error {
 	}
 	if !lineageForm.MatchString(w.Lineage) {
 		return refused("%s is not the name of a history", clip(w.Lineage))
+	}
+	if w.NodeID != "" && !nodeID.MatchString(w.NodeID) {
+		return refused("%s is not the id of a node", clip(w.NodeID))
 	}
 	return checkTerm(w.Term)
 }

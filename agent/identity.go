@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/client/wire"
 )
 
 // identity is who this agent is and whom it serves: agent.json in the agent's directory.
@@ -61,7 +62,13 @@ func (id identity) save() error {
 // greet takes a server's answer. It refuses a server of another cluster, one whose history was replaced by a restored
 // backup, and one that has been overtaken by an election. It tells whether the server's history is a restored one that
 // this agent has not followed before.
-func (id *identity) greet(cluster, lineage string, term uint64) (restored bool, err error) {
+func (id *identity) greet(w wire.Welcome) (restored bool, err error) {
+	cluster, lineage, term := w.ClusterID, w.Lineage, w.Term
+	if cluster != "" && cluster != id.ClusterID && slices.Contains(w.Replaced, id.ClusterID) {
+		// The server's cluster was replaced by a restored one, and this node goes over with it.
+		id.ClusterID, id.Lineage, id.Term, id.Replaced = cluster, lineage, term, nil
+		return true, id.save()
+	}
 	switch {
 	case cluster == "":
 		return false, &levelrail.Error{Kind: levelrail.ErrRefused, Message: "the server does not say which cluster it is of", Next: "compare the versions of agent and server"}
@@ -88,6 +95,17 @@ func (id *identity) greet(cluster, lineage string, term uint64) (restored bool, 
 		return false, id.save()
 	}
 	return false, nil
+}
+
+// become takes another node's place, as the server says. Only an agent that has served no cluster, or one that was replaced,
+// does so.
+func (id *identity) become(w wire.Welcome) error {
+	if id.ClusterID != "" && !slices.Contains(w.Replaced, id.ClusterID) {
+		return levelrail.Errorf(levelrail.ErrRefused, "the server takes this node for %s, and it has served the cluster %s as %s", w.NodeID, id.ClusterID, id.NodeID).
+			WithNext("compare the versions of agent and server")
+	}
+	id.NodeID = w.NodeID
+	return id.save()
 }
 
 // obey takes note of a term, and refuses a lower one than was seen.

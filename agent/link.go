@@ -27,6 +27,10 @@ func (a *Agent) link(ctx context.Context, reports <-chan wire.Report) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errGreetAgain) {
+			pause(ctx, linkPause)
+			continue
+		}
 		if text := err.Error(); text != said { // once for each reason, not twice a second
 			a.Log.Warn("no control plane; engines keep serving", "error", text)
 			a.Notify("STATUS=Waiting for the control plane: " + oneLine(text))
@@ -43,6 +47,9 @@ func (a *Agent) link(ctx context.Context, reports <-chan wire.Report) {
 	}
 }
 
+// errGreetAgain ends a connection whose agent has become another node.
+var errGreetAgain = errors.New("greet again")
+
 // connect greets the server, then watches and reports until one of the two fails.
 func (a *Agent) connect(ctx context.Context, reports <-chan wire.Report) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -55,9 +62,16 @@ func (a *Agent) connect(ctx context.Context, reports <-chan wire.Report) error {
 	if err := checkWelcome(welcome); err != nil {
 		return err
 	}
+	if welcome.NodeID != "" && welcome.NodeID != id.NodeID {
+		if err := a.obey(func() error { return a.id.become(welcome) }); err != nil {
+			return err
+		}
+		a.Log.Warn("this agent goes on as the node that the cluster has of this machine", "node", welcome.NodeID, "instead_of", id.NodeID)
+		return errGreetAgain
+	}
 	restored := false
 	if err := a.obey(func() (err error) {
-		restored, err = a.id.greet(welcome.ClusterID, welcome.Lineage, welcome.Term)
+		restored, err = a.id.greet(welcome)
 		return err
 	}); err != nil {
 		return err

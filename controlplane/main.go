@@ -17,6 +17,7 @@ const usage = `levelrail-server is Levelrail's control plane. It is a system ser
 
 Usage:
   levelrail-server [run]       serve until told to stop
+  levelrail-server restore …   put a backup in the place of the store; restore --help
   levelrail-server version     print the version
   levelrail-server settings    print every setting with its default, as the reference page
   levelrail-server openapi     print the OpenAPI document of the API
@@ -25,12 +26,15 @@ Settings are environment variables, set in /etc/default/levelrail-server. See le
 `
 
 // Main is the program: it reads the command line and returns the exit status.
-func Main() int { return run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr) }
+func Main() int { return run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr) }
 
-func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+func run(args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	command := "run"
 	if len(args) > 0 {
 		command = args[0]
+	}
+	if command == "restore" {
+		return restoreCommand(args[1:], getenv, stdin, stdout, stderr)
 	}
 	if len(args) > 1 {
 		fmt.Fprintf(stderr, "levelrail-server: %s takes no arguments\n\n%s", command, usage)

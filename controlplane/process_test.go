@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		if os.Getenv("WATCHDOG_USEC") != "" {
 			os.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 		}
-		os.Exit(run([]string{"run"}, os.Getenv, os.Stdout, os.Stderr))
+		os.Exit(run([]string{"run"}, os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }

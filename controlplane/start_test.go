@@ -178,7 +178,7 @@ func TestLimitsOfGateways(t *testing.T) {
 func TestGenerated(t *testing.T) {
 	for file, args := range map[string]string{"openapi.json": "openapi", "settings-server.md": "settings"} {
 		var out, errs bytes.Buffer
-		if code := run([]string{args}, os.Getenv, &out, &errs); code != 0 {
+		if code := run([]string{args}, os.Getenv, strings.NewReader(""), &out, &errs); code != 0 {
 			t.Fatalf("levelrail-server %s ended with %d: %s", args, code, errs.String())
 		}
 		have, err := os.ReadFile(filepath.Join("..", "docs", "reference", file))
@@ -199,12 +199,12 @@ func TestCommandLine(t *testing.T) {
 		{"nonsense", 2, "nonsense"}, {"version now", 2, "no arguments"},
 	} {
 		var out bytes.Buffer
-		if code := run(strings.Fields(tc.args), os.Getenv, &out, &out); code != tc.code || !strings.Contains(out.String(), tc.out) {
+		if code := run(strings.Fields(tc.args), os.Getenv, strings.NewReader(""), &out, &out); code != tc.code || !strings.Contains(out.String(), tc.out) {
 			t.Errorf("%s: %d %s", tc.args, code, out.String())
 		}
 	}
 	var out bytes.Buffer
-	if code := run(nil, func(k string) string { return map[string]string{"APP_MODEL_MAX_KEYS": "x"}[k] }, &out, &out); code != 1 || !strings.Contains(out.String(), "APP_MODEL_MAX_KEYS") {
+	if code := run(nil, func(k string) string { return map[string]string{"APP_MODEL_MAX_KEYS": "x"}[k] }, strings.NewReader(""), &out, &out); code != 1 || !strings.Contains(out.String(), "APP_MODEL_MAX_KEYS") {
 		t.Errorf("a broken setting: %d %s", code, out.String())
 	}
 }

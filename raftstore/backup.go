@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -112,15 +113,17 @@ func (b *backupWriter) line(v any) {
 // RestoreBackup makes a store of a backup in a directory that holds none, while no server runs there. The cluster keeps
 // its id, and the server, the members and the line of history are new: watches begin anew, and servers of the old history
 // must not be started again. Nothing is left in the directory when the backup is not whole. It returns the header.
-func RestoreBackup(dir string, r io.Reader) (BackupHeader, error) {
-	h, err := restoreBackup(dir, r)
+//
+// replaced are the clusters whose place the restored one takes on its server: their agents and gateways become its own.
+func RestoreBackup(dir string, r io.Reader, replaced ...string) (BackupHeader, error) {
+	h, err := restoreBackup(dir, r, replaced)
 	if err != nil {
 		return h, fmt.Errorf("restore a backup to %s: %w", dir, err)
 	}
 	return h, nil
 }
 
-func restoreBackup(dir string, r io.Reader) (h BackupHeader, err error) {
+func restoreBackup(dir string, r io.Reader, replaced []string) (h BackupHeader, err error) {
 	lock, err := takeDirectory(dir)
 	if err != nil {
 		return h, err
@@ -144,7 +147,8 @@ func restoreBackup(dir string, r io.Reader) (h BackupHeader, err error) {
 		return h, err
 	}
 
-	ids := identity{ServerID: levelrail.NewID("srv"), ClusterID: h.ClusterID, Lineage: newLineage(), Bootstrapped: true}
+	ids := identity{ServerID: levelrail.NewID("srv"), ClusterID: h.ClusterID, Lineage: newLineage(), Bootstrapped: true,
+		Replaced: slices.DeleteFunc(slices.Clone(replaced), func(id string) bool { return id == h.ClusterID })}
 	undo := func() {
 		os.RemoveAll(filepath.Join(dir, snapshotsDir))
 		os.Remove(filepath.Join(dir, fileLog))

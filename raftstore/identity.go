@@ -14,6 +14,9 @@ import (
 	"github.com/levelrail/levelrail"
 )
 
+// IdentityFile is the file by which a directory is known as a store.
+const IdentityFile = fileID
+
 // The files of a store's directory, beside snapshots/.
 const (
 	fileID    = "id.json"
@@ -29,7 +32,41 @@ type identity struct {
 	Lineage   string `json:"lineage"`    // of the history: a restored backup begins a new one
 	// Bootstrapped says that the first configuration is in the log. Before that, nothing in the directory counts.
 	Bootstrapped bool `json:"bootstrapped"`
+	// Replaced are clusters that this one took the place of on its server, by a restored backup. Their agents and gateways
+	// are this cluster's.
+	Replaced []string `json:"replaced_clusters,omitempty"`
 }
+
+// Identity says whose store a directory holds.
+type Identity struct {
+	ServerID, ClusterID, Lineage string
+	Replaced                     []string // clusters that this one took the place of
+}
+
+// Clusters is the cluster and those that it took the place of.
+func (i Identity) Clusters() []string {
+	if i.ClusterID == "" {
+		return i.Replaced
+	}
+	return append([]string{i.ClusterID}, i.Replaced...)
+}
+
+// Identify reads whose store a directory holds, without opening it. Without one the error is fs.ErrNotExist.
+func Identify(dir string) (Identity, error) {
+	text, err := os.ReadFile(filepath.Join(dir, fileID))
+	if err != nil {
+		return Identity{}, err
+	}
+	var id identity
+	if err := json.Unmarshal(text, &id); err != nil {
+		return Identity{}, fmt.Errorf("read the store's identity %s: %w", filepath.Join(dir, fileID), err)
+	}
+	return Identity{id.ServerID, id.ClusterID, id.Lineage, id.Replaced}, nil
+}
+
+// Hold keeps every process from opening the store in a directory until the file is closed. It fails with conflict when one
+// has it open.
+func Hold(dir string) (*os.File, error) { return takeDirectory(dir) }
 
 func newIdentity() identity {
 	return identity{ServerID: levelrail.NewID("srv"), ClusterID: levelrail.NewID("clu"), Lineage: newLineage()}

@@ -40,9 +40,10 @@ type replicatedLog interface {
 type Status struct {
 	ServerID      string
 	ClusterID     string
-	Lineage       string // of the history: changes when a backup is restored
-	Role          string // leader, follower, candidate
-	LeaderID      string // empty while none is known
+	Lineage       string   // of the history: changes when a backup is restored
+	Replaced      []string // clusters that this one took the place of
+	Role          string   // leader, follower, candidate
+	LeaderID      string   // empty while none is known
 	LeaderAddress string
 	Term          uint64
 	Index         uint64 // the state has come to here
@@ -58,6 +59,7 @@ type Status struct {
 func (s *Store) Status() Status {
 	st := s.log.status()
 	st.ServerID, st.ClusterID, st.Lineage, st.Index = s.ids.ServerID, s.ids.ClusterID, s.ids.Lineage, s.progress.now()
+	st.Replaced = s.ids.Replaced
 	return st
 }
 

@@ -16,6 +16,8 @@ type Server struct {
 	mu          sync.Mutex
 	cluster     string
 	lineage     string
+	replaced    []string // clusters that the server's took the place of
+	takesFor    string   // the node that it takes another agent for
 	term        uint64
 	down        bool
 	unsynced    bool
@@ -59,6 +61,13 @@ func (s *Server) Restore(lineage string, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lineage, s.term = lineage, term
+}
+
+// Replace puts the cluster of a restored backup in the place of the server's. It takes the agent of this machine for a node.
+func (s *Server) Replace(cluster, node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replaced, s.cluster, s.takesFor = append(s.replaced, s.cluster), cluster, node
 }
 
 // Forget makes the server one that has nothing to say yet: it never says that it said everything.
@@ -164,7 +173,11 @@ func (s *Server) Hello(_ context.Context, h wire.Hello) (wire.Welcome, error) {
 		return wire.Welcome{}, errDown
 	}
 	s.hellos = append(s.hellos, h)
-	return wire.Welcome{ClusterID: s.cluster, Lineage: s.lineage, Term: s.term}, nil
+	w := wire.Welcome{ClusterID: s.cluster, Lineage: s.lineage, Term: s.term, Replaced: s.replaced}
+	if s.takesFor != "" && h.NodeID != s.takesFor {
+		w.NodeID = s.takesFor
+	}
+	return w, nil
 }
 
 // Watch streams assignments and log requests.

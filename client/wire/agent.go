@@ -21,10 +21,15 @@ type Hello struct {
 
 // Welcome tells an agent whom it serves.
 type Welcome struct {
-	ClusterID string            `json:"cluster_id"`
-	Lineage   string            `json:"lineage,omitempty"` // of the cluster's history: a restored backup begins another, whose terms count anew
-	Term      uint64            `json:"term"`
-	Settings  map[string]string `json:"settings,omitempty"` // what the server hands to agents (APP_HF_BASE_URL)
+	ClusterID string `json:"cluster_id"`
+	Lineage   string `json:"lineage,omitempty"` // of the cluster's history: a restored backup begins another, whose terms count anew
+	Term      uint64 `json:"term"`
+	// Replaced are clusters that this one took the place of on its server, by a restored backup: their nodes are its own.
+	Replaced []string `json:"replaced_clusters,omitempty"`
+	// NodeID says that the agent is to go on as another node, the one that the cluster has of this machine, and to greet
+	// again. It is said to an agent that has served no cluster, or a replaced one.
+	NodeID   string            `json:"node_id,omitempty"`
+	Settings map[string]string `json:"settings,omitempty"` // what the server hands to agents (APP_HF_BASE_URL)
 }
 
 // Assignment is what a node must run: one replica. POST /api/v1/watch?kinds=assignment with body WatchAgent.

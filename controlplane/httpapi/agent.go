@@ -9,6 +9,8 @@ import (
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
+	"github.com/levelrail/levelrail/controlplane/ledger"
+	"github.com/levelrail/levelrail/controlplane/reconcile"
 	"github.com/levelrail/levelrail/raftstore/command"
 )
 
@@ -35,12 +37,23 @@ func (s *Server) agentHello(ctx context.Context, in *struct{ Body wire.Hello }) 
 		return nil, levelrail.Errorf(levelrail.ErrInvalid, "%q is not the id of a node: node_ and letters and digits", clip(h.NodeID)).WithNext("let the agent make its id: remove /var/lib/levelrail/agent/agent.json")
 	case h.Name == "":
 		return nil, levelrail.Errorf(levelrail.ErrInvalid, "the node %s has no name", h.NodeID).WithNext("give the host a name: hostnamectl hostname NAME")
-	case h.ClusterID != "" && h.ClusterID != d.Cluster.ID:
+	case h.ClusterID != "" && h.ClusterID != d.Cluster.ID && !slices.Contains(s.o.Store.Status().Replaced, h.ClusterID):
 		return nil, levelrail.Errorf(levelrail.ErrRefused, "this agent belongs to the cluster %s, and this server to %s", clip(h.ClusterID), d.Cluster.ID).
 			WithNext("to move the node here, stop its models and remove /var/lib/levelrail/agent/agent.json on it")
 	}
 	if st := s.o.Store.Status(); h.Lineage == st.Lineage && h.Term > st.Term {
 		return nil, s.refusePutBack("the agent of "+clip(h.Name), fmt.Sprintf("term %d", h.Term), fmt.Sprintf("term %d", st.Term))
+	}
+	st, world := s.o.Store.Status(), s.o.World(d)
+	welcome := wire.Welcome{ClusterID: d.Cluster.ID, Lineage: st.Lineage, Term: st.Term, Replaced: st.Replaced,
+		Settings: map[string]string{"APP_HF_BASE_URL": world.HubBaseURL}}
+	moved := slices.Contains(st.Replaced, h.ClusterID)
+	if local := leftLocalNode(d, world.Observed); local != "" && d.Nodes[h.NodeID].ID == "" && (moved || h.ClusterID == "" && d.Nodes[local].Name == h.Name) {
+		// A new agent beside a server that knows this machine by another id: the machine was made anew, and the server's
+		// state was restored or kept. As another node of the same name it would leave the models of this one behind.
+		s.o.Log.Info("an agent goes on as the node of this machine", "node", local, "instead_of", h.NodeID, "name", h.Name)
+		welcome.NodeID = local
+		return &body[wire.Welcome]{welcome}, nil
 	}
 	n, known := d.Nodes[h.NodeID]
 	same := known && n.Name == h.Name && n.Version == h.Version && n.OS == h.OS && n.Local && maps.Equal(n.Labels["agent"], h.Labels)
@@ -63,8 +76,22 @@ func (s *Server) agentHello(ctx context.Context, in *struct{ Body wire.Hello }) 
 		}
 		s.o.Log.Info("node joined or changed", "node", h.NodeID, "name", h.Name, "version", h.Version, "os", h.OS)
 	}
-	w := s.o.World(d)
-	return &body[wire.Welcome]{wire.Welcome{ClusterID: d.Cluster.ID, Lineage: s.o.Store.Status().Lineage, Term: s.o.Store.Status().Term, Settings: map[string]string{"APP_HF_BASE_URL": w.HubBaseURL}}}, nil
+	return &body[wire.Welcome]{welcome}, nil
+}
+
+// leftLocalNode is the one node of this server's machine, when no agent has reported as it; else it is empty.
+func leftLocalNode(d *reconcile.Desired, observed ledger.Snapshot) string {
+	local := ""
+	for id, n := range d.Nodes {
+		if !n.Local {
+			continue
+		}
+		if _, heard := observed.Nodes[id]; heard || local != "" {
+			return ""
+		}
+		local = id
+	}
+	return local
 }
 
 func (s *Server) knownNode(id string) error {

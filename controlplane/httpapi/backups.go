@@ -16,12 +16,13 @@ import (
 func (s *Server) createBackup(ctx context.Context, _ *none) (*streamed, error) {
 	by := callerOf(ctx).principal
 	return &streamed{Body: func(ctx huma.Context) {
-		r, w := humago.Unwrap(ctx)
+		_, w := humago.Unwrap(ctx)
 		w.Header().Set(wire.MasterKeyHeader, s.o.Sealer.KeyID())
-		out, _ := startStream(ctx)
+		out := startStream(ctx)
+		defer out.close()
 		began := time.Now()
 		// The state cannot be tidied up while it is read, so a reader that stops reading is cut off.
-		if err := s.o.Store.Backup(r.Context(), deadlined{w, out.rc}); err != nil {
+		if err := s.o.Store.Backup(out.ctx, deadlined{out}); err != nil {
 			s.o.Log.Warn("a backup was not completed", "by", by, "error", err)
 			panic(http.ErrAbortHandler) // the answer has begun: breaking it off says that it is not whole
 		}
@@ -30,13 +31,10 @@ func (s *Server) createBackup(ctx context.Context, _ *none) (*streamed, error) {
 }
 
 // deadlined gives each write as long as a line of a stream.
-type deadlined struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController
-}
+type deadlined struct{ *stream }
 
 func (d deadlined) Write(b []byte) (int, error) {
-	if err := d.rc.SetWriteDeadline(time.Now().Add(slowest)); err != nil {
+	if err := d.deadline(); err != nil {
 		return 0, err
 	}
 	return d.w.Write(b)

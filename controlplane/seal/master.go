@@ -33,6 +33,12 @@ func (m MasterKey) String() string { return m.ID() }
 // GoString is the id as well.
 func (m MasterKey) GoString() string { return m.ID() }
 
+// Text is the key itself, as a key file has it. Whoever prints it gives every secret of the cluster away.
+func (m MasterKey) Text() string { return hex.EncodeToString(m.key[:]) + "\n" }
+
+// WriteKeyFile makes a key file of mode 0600 that is on disk when it returns. One that is there is not written over.
+func WriteKeyFile(path, text string) error { return write(path, text) }
+
 // ParseMasterKey reads a key as 64 hex digits or as base64 of 32 bytes. The error does not hold the text.
 func ParseMasterKey(text string) (MasterKey, error) {
 	text = strings.TrimSpace(text)

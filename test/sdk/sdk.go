@@ -13,12 +13,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -68,33 +70,48 @@ func install(name string, fill func(dir string) error) (string, error) {
 	return dir, os.WriteFile(stamp, nil, 0o644)
 }
 
-// Node returns a directory from which require("openai") finds the library.
-func Node(ctx context.Context, root string) (string, error) {
+// recipe names a place by what is installed there: the first package, and a sum when there are more.
+func recipe(kind string, packages []string) string {
+	name := kind + "-" + strings.NewReplacer("/", "-", "[", "-", "]", "").Replace(packages[0])
+	if len(packages) > 1 {
+		name += fmt.Sprintf("-%x", sha256.Sum256([]byte(strings.Join(packages, " "))))[:9]
+	}
+	return name
+}
+
+// Node returns a directory from which require finds the packages, by default "openai".
+func Node(ctx context.Context, root string, packages ...string) (string, error) {
+	if len(packages) == 0 {
+		packages = []string{nodePackage}
+	}
 	if _, err := exec.LookPath("npm"); err != nil {
 		if err := run(ctx, filepath.Join(root, "test", "need"), "nodejs", "npm"); err != nil {
 			return "", err
 		}
 	}
-	return install("node-"+nodePackage, func(dir string) error {
+	return install(recipe("node", packages), func(dir string) error {
 		if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o644); err != nil {
 			return err
 		}
-		return run(ctx, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, nodePackage)
+		return run(ctx, "npm", append([]string{"install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir}, packages...)...)
 	})
 }
 
-// Python returns a Python that can import openai.
-func Python(ctx context.Context, root string) (string, error) {
+// Python returns a Python that has the packages, by default openai; programs that they install lie beside it.
+func Python(ctx context.Context, root string, packages ...string) (string, error) {
+	if len(packages) == 0 {
+		packages = []string{pythonPackage}
+	}
 	if run(ctx, "python3", "-c", "import venv, ensurepip") != nil {
 		if err := run(ctx, filepath.Join(root, "test", "need"), "python3", "python3-venv"); err != nil {
 			return "", err
 		}
 	}
-	dir, err := install("python-"+pythonPackage, func(dir string) error {
+	dir, err := install(recipe("python", packages), func(dir string) error {
 		if err := run(ctx, "python3", "-m", "venv", dir); err != nil {
 			return err
 		}
-		return run(ctx, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", pythonPackage)
+		return run(ctx, filepath.Join(dir, "bin", "python"), append([]string{"-m", "pip", "install", "-q", "--disable-pip-version-check"}, packages...)...)
 	})
 	return filepath.Join(dir, "bin", "python"), err
 }
@@ -106,7 +123,7 @@ type Check struct{ Name, Error string }
 // kept it from ending, and what it said to standard error.
 func Suite(ctx context.Context, program, script string, env ...string) ([]Check, error) {
 	cmd := exec.CommandContext(ctx, program, script)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
 	var talk bytes.Buffer
 	cmd.Stderr = &talk
 	out, err := cmd.Output()

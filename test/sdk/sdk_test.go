@@ -210,8 +210,8 @@ func eventually(t *testing.T, patience time.Duration, what string, ok func() boo
 }
 
 // suite runs a suite in another language and turns its lines into subtests. It returns the names of the checks, in order.
-func (s *site) suite(t *testing.T, program, script string) []string {
-	checks, err := Suite(t.Context(), program, script, s.env()...)
+func (s *site) suite(t *testing.T, program, script string, env ...string) []string {
+	checks, err := Suite(t.Context(), program, script, append(s.env(), env...)...)
 	if err != nil {
 		t.Error(err)
 	}

@@ -48,7 +48,7 @@ func main() {
 	}
 	err = cmd.Wait()
 	r.end(*count)
-	for variable, lines := range map[string][]string{"SUMMARY": r.summary, "FAILURES": r.failures(slices.Contains(flag.Args(), "-race")), "SLOWEST": r.slowLines()} {
+	for variable, lines := range map[string][]string{"SUMMARY": r.summary, "FAILURES": r.failures(slices.Contains(flag.Args(), "-race"), os.Environ()), "SLOWEST": r.slowLines()} {
 		if path := os.Getenv(variable); path != "" {
 			if err := appendLines(path, lines); err != nil {
 				fmt.Fprintf(os.Stderr, "slow: append to $%s: %v\n", variable, err)

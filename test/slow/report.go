@@ -130,10 +130,16 @@ func (r *report) endPackage(e event) {
 }
 
 // failures are the lines that name each failed test, with those of its subtests that failed, and how to repeat it: as a
-// whole, since subtests often build on one another.
-func (r *report) failures(race bool) (lines []string) {
+// whole, since subtests often build on one another, and with the variables of the environment that are for tests.
+func (r *report) failures(race bool, environment []string) (lines []string) {
+	variables := ""
+	for _, v := range environment {
+		if strings.HasPrefix(v, "LEVELRAIL_TEST_") {
+			variables += v + " "
+		}
+	}
 	for _, pkg := range slices.Sorted(maps.Keys(r.failed)) {
-		again := "make test-one PACKAGE=./" + strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
+		again := variables + "make test-one PACKAGE=./" + strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
 		if race {
 			again += " RACE=1"
 		}

@@ -94,10 +94,10 @@ func TestFailures(t *testing.T) {
     agent TestHangs
         again: make test-one PACKAGE=./agent RUN='^TestHangs$'
 `
-	if got := strings.Join(r.failures(false), ""); got != want {
+	if got := strings.Join(r.failures(false, nil), ""); got != want {
 		t.Errorf("failures:\n%s\nwant:\n%s", got, want)
 	}
-	if got := strings.Join(r.failures(true), ""); !strings.Contains(got, "PACKAGE=./agent RACE=1 RUN='^TestBad$'") {
+	if got := strings.Join(r.failures(true, []string{"HOME=/root", "LEVELRAIL_TEST_CLIENTS=all"}), ""); !strings.Contains(got, "again: LEVELRAIL_TEST_CLIENTS=all make test-one PACKAGE=./agent RACE=1 RUN='^TestBad$'") {
 		t.Errorf("failures under the race detector:\n%s", got)
 	}
 }

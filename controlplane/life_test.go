@@ -32,6 +32,10 @@ func TestLife(t *testing.T) {
 		!slices.Equal(a.ServedNames, []string{"chat", smol}) || a.Term == 0 || a.Index == 0 {
 		t.Errorf("assigned: %+v", a)
 	}
+	// The gateway's watch may be behind the agent's.
+	eventually(t, "the gateway is told of the replica and the key", func() bool {
+		return len(get[wire.Route](t, gw, "route/chat").Targets) > 0 && gw.has("route_key/"+made.Key.ID)
+	})
 	route := get[wire.Route](t, gw, "route/chat")
 	if route.Serving || len(route.Targets) != 1 || route.Targets[0].Key != a.EngineKey || route.Targets[0].Address != "/run/levelrail/engines/chat/engine.sock" || route.Limits.MaxInflight != 32 || route.Limits.HeaderTimeout != 300 {
 		t.Errorf("the route before it is loaded: %+v", route)

@@ -27,6 +27,10 @@ func TestSecrets(t *testing.T) {
 	ctx := t.Context()
 	n := r.join(1)
 	seen := follow(t, r.people, client.WatchOptions{Kinds: []string{wire.WatchModel, wire.WatchNode}})
+	authority, err := os.ReadFile(filepath.Join(dir, "tls", "ca.pem"))
+	if err != nil || !strings.Contains(string(authority), "CERTIFICATE") {
+		t.Fatalf("the authority's certificate: %.60s, %v", authority, err)
+	}
 	secrets := map[string]string{"hub token": "hf_Qm9udGFyZ2V0c2VjcmV0"}
 	made := r.deploy("chat", func(d *wire.Deploy) { d.HubToken = secrets["hub token"] })
 	secrets["key"] = made.Key.Secret
@@ -96,6 +100,9 @@ func TestSecrets(t *testing.T) {
 		t.Fatalf("%d files, %v", files, err)
 	}
 	for place, text := range places {
+		if strings.Contains(text, "PRIVATE KEY") {
+			t.Errorf("a private key is in %s", place)
+		}
 		for what, secret := range secrets {
 			if _, bare, _ := strings.Cut(secret, "-"); strings.Contains(text, secret) || bare != "" && strings.Contains(text, bare) {
 				t.Errorf("the %s is in %s", what, place)

@@ -99,9 +99,12 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ca, err := authority.Open(filepath.Join(s.dir, "tls"), hostNames(settings), time.Now)
+	ca, err := authority.Open(filepath.Join(s.dir, "tls"), hostNames(settings), time.Now, &keeper{ctx, store, reader, sealer, byServer(store, "authority")})
 	if err != nil {
 		return err
+	}
+	if ca.Replaced() {
+		s.config.Log.Warn("the authority's key is not in this store, so there is a new authority; clients from elsewhere need its certificate", "file", ca.Path())
 	}
 	port, err := tlsPort(settings.Listen, ca, s.portWaits)
 	if err != nil {
@@ -256,7 +259,7 @@ func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Re
 	if there {
 		return sealer, inFile, sealer.Check(check)
 	}
-	by := command.By{Principal: levelrail.Principal{Kind: "server", ID: store.Status().ServerID, Name: "first start"}, Ability: levelrail.AbilityRoot}
+	by := byServer(store, "first start")
 	if _, err := store.Propose(ctx, by, command.ClusterInit{Cluster: levelrail.Cluster{ID: id}}); err != nil {
 		return nil, false, fmt.Errorf("begin the cluster: %w", err)
 	}

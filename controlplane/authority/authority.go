@@ -3,10 +3,12 @@
 // the authority's certificate (GET /api/v1/ca.pem) knows the server.
 //
 // It promises that the certificate is renewed before it ends and when the names of the host change, without a restart, and
-// that private keys lie in files of mode 0600 only.
+// that no private key lies in a file: the authority's is kept by a Keeper, who seals it, and the server's certificate has a
+// new key at each start. An authority of a release that kept its key in a file is taken over, and the file removed.
 package authority
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -24,6 +26,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -34,35 +37,46 @@ const (
 	backdated    = time.Hour // for clients whose clock is behind
 )
 
-// The files of an authority's directory.
+// CAFile is the authority's certificate in its directory, for whoever wants to trust the server.
+const CAFile = "ca.pem"
+
+// Files of earlier releases, which held private keys in clear.
 const (
-	CAFile     = "ca.pem"
-	caKeyFile  = "ca.key"
-	serverFile = "server.pem"
-	serverKey  = "server.key"
+	clearKeyFile    = "ca.key"
+	clearServerKey  = "server.key"
+	clearServerFile = "server.pem"
 )
+
+// Keeper keeps the authority where it cannot be read without the cluster's master key.
+type Keeper interface {
+	Load() (bundle []byte, there bool, err error)
+	Store(bundle []byte) error // replaces what is there; it is durable when Store returns
+}
 
 // Authority signs the server's certificate. It is safe for concurrent use.
 type Authority struct {
-	dir   string
-	names []string
-	clock func() time.Time
-	cert  *x509.Certificate
-	key   *ecdsa.PrivateKey
-	pem   []byte
+	dir    string
+	names  []string
+	clock  func() time.Time
+	keeper Keeper
+
+	replaced bool
 
 	mu     sync.Mutex
+	cert   *x509.Certificate
+	key    *ecdsa.PrivateKey
+	pem    []byte
 	server *tls.Certificate
 	leaf   *x509.Certificate
 }
 
-// Open reads the authority in a directory, or makes it there. names are the host names and IP addresses of the server,
+// Open reads the authority, or makes it. dir gets its certificate. names are the host names and IP addresses of the server,
 // beside localhost.
-func Open(dir string, names []string, clock func() time.Time) (*Authority, error) {
+func Open(dir string, names []string, clock func() time.Time, keeper Keeper) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of certificates: %w", err)
 	}
-	a := &Authority{dir: dir, clock: clock, names: clean(names)}
+	a := &Authority{dir: dir, clock: clock, names: clean(names), keeper: keeper}
 	if err := a.load(); err != nil {
 		return nil, err
 	}
@@ -95,8 +109,16 @@ func (a *Authority) Serves(host string) bool {
 	return found
 }
 
+// Replaced tells that this start made a new authority although the directory has the certificate of another one: the store
+// that kept its key is not this one. Whoever trusted that one has to be told.
+func (a *Authority) Replaced() bool { return a.replaced }
+
 // PEM is the authority's certificate.
-func (a *Authority) PEM() []byte { return a.pem }
+func (a *Authority) PEM() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pem
+}
 
 // Path is where the authority's certificate lies.
 func (a *Authority) Path() string { return filepath.Join(a.dir, CAFile) }
@@ -110,32 +132,90 @@ func (a *Authority) Config() *tls.Config {
 	}
 }
 
+// load takes the authority from its keeper, else from the files of an earlier release, else makes one. Whatever moment it
+// is ended at, the next start comes to the same authority.
 func (a *Authority) load() error {
-	text, err := os.ReadFile(filepath.Join(a.dir, CAFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return a.make()
-	}
+	bundle, there, err := a.keeper.Load()
 	if err != nil {
-		return fmt.Errorf("read the authority's certificate: %w", err)
+		return fmt.Errorf("open the authority's key: %w", err)
 	}
-	pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, CAFile), filepath.Join(a.dir, caKeyFile))
+	if !there {
+		if bundle, err = a.fromFiles(); err != nil {
+			return err
+		}
+		if bundle == nil {
+			if bundle, err = generate(a.clock()); err != nil {
+				return err
+			}
+		}
+		if err := a.keeper.Store(bundle); err != nil {
+			return fmt.Errorf("keep the authority's key: %w", err)
+		}
+	}
+	if err := a.use(bundle); err != nil {
+		return err
+	}
+	// Only now: the key is kept, and these are copies in clear.
+	for _, name := range []string{clearKeyFile, clearServerKey, clearServerFile} {
+		if err := wipe(filepath.Join(a.dir, name)); err != nil {
+			return fmt.Errorf("remove a private key that an earlier release kept in clear: %w", err)
+		}
+	}
+	return nil
+}
+
+// use begins to sign with a bundle, and writes its certificate where people find it.
+func (a *Authority) use(bundle []byte) error {
+	pair, err := tls.X509KeyPair(bundle, bundle)
 	if err != nil {
-		return fmt.Errorf("read the authority in %s: %w; to begin with a new one, which every client has to be told, remove that directory", a.dir, err)
+		return fmt.Errorf("read the authority: %w", err)
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
-		return fmt.Errorf("the authority's key in %s is not an ECDSA key", a.dir)
+		return errors.New("read the authority: its key is not an ECDSA key")
 	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
+	path := filepath.Join(a.dir, CAFile)
+	if old, err := os.ReadFile(path); err != nil || !bytes.Equal(old, text) {
+		if err := writeFile(path, text); err != nil {
+			return fmt.Errorf("write the authority's certificate: %w", err)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.cert, a.key, a.pem = pair.Leaf, key, text
 	return nil
 }
 
-func (a *Authority) make() error {
+// fromFiles reads the authority of an earlier release; nil when there is none.
+func (a *Authority) fromFiles() ([]byte, error) {
+	cert, err := os.ReadFile(filepath.Join(a.dir, CAFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's certificate: %w", err)
+	}
+	key, err := os.ReadFile(filepath.Join(a.dir, clearKeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		a.replaced = true // its key went with another store
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's key: %w", err)
+	}
+	if _, err := tls.X509KeyPair(cert, key); err != nil {
+		return nil, fmt.Errorf("read the authority in %s: %w; to begin with a new one, which every client has to be told, remove that directory", a.dir, err)
+	}
+	return slices.Concat(cert, []byte("\n"), key), nil
+}
+
+// generate makes an authority: its certificate and its key, in PEM.
+func generate(now time.Time) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return fmt.Errorf("make the authority's key: %w", err)
+		return nil, fmt.Errorf("make the authority's key: %w", err)
 	}
-	now := a.clock()
 	template := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{Organization: []string{"Levelrail"}, CommonName: "Levelrail authority"},
 		NotBefore: now.Add(-backdated), NotAfter: now.Add(authorityFor),
@@ -143,16 +223,13 @@ func (a *Authority) make() error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return fmt.Errorf("sign the authority's certificate: %w", err)
+		return nil, fmt.Errorf("sign the authority's certificate: %w", err)
 	}
-	// The key first: a certificate without its key would stop the next start.
-	if err := a.keep(caKeyFile, "PRIVATE KEY", key, nil); err != nil {
-		return err
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("write the authority's key: %w", err)
 	}
-	if err := a.keep(CAFile, "CERTIFICATE", nil, der); err != nil {
-		return err
-	}
-	return a.load()
+	return slices.Concat(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})), nil
 }
 
 func serial() *big.Int {
@@ -167,12 +244,6 @@ func serial() *big.Int {
 func (a *Authority) current() (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.server == nil {
-		pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, serverFile), filepath.Join(a.dir, serverKey))
-		if err == nil {
-			a.server, a.leaf = &pair, pair.Leaf
-		}
-	}
 	if a.server != nil && a.leaf.CheckSignatureFrom(a.cert) == nil && a.clock().Add(renewBefore).Before(a.leaf.NotAfter) && slices.Equal(named(a.leaf), a.names) {
 		return a.server, nil
 	}
@@ -218,12 +289,6 @@ func (a *Authority) issue() (*tls.Certificate, *x509.Certificate, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign the server's certificate: %w", err)
 	}
-	if err := a.keep(serverKey, "PRIVATE KEY", key, nil); err != nil {
-		return nil, nil, err
-	}
-	if err := a.keep(serverFile, "CERTIFICATE", nil, der); err != nil {
-		return nil, nil, err
-	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the server's new certificate: %w", err)
@@ -231,28 +296,33 @@ func (a *Authority) issue() (*tls.Certificate, *x509.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, leaf, nil
 }
 
-// keep writes a PEM file whole or not at all.
-func (a *Authority) keep(name, kind string, key *ecdsa.PrivateKey, der []byte) error {
-	mode := fs.FileMode(0o644)
-	if key != nil {
-		mode = 0o600
-		var err error
-		if der, err = x509.MarshalPKCS8PrivateKey(key); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
-		}
-	}
-	tmp, err := os.CreateTemp(a.dir, ".new-")
+// writeFile writes a file for everybody to read, whole or not at all.
+func writeFile(path string, text []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return err
 	}
 	defer os.Remove(tmp.Name())
-	err = pem.Encode(tmp, &pem.Block{Type: kind, Bytes: der})
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
+	_, err = tmp.Write(text)
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(a.dir, name))
+		err = os.Rename(tmp.Name(), path)
 	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+	return err
+}
+
+// wipe writes over a file and removes it. On a file system that copies on write, or on flash, the old blocks may stay.
+func wipe(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if err == nil {
+		info, statErr := f.Stat()
+		if statErr == nil {
+			_, statErr = f.Write(make([]byte, info.Size()))
+		}
+		err = errors.Join(statErr, f.Sync(), f.Close())
+	}
+	return errors.Join(err, os.Remove(path))
 }

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/levelrail/levelrail/agent/gpu"
 	"github.com/levelrail/levelrail/agent/journal"
 	"github.com/levelrail/levelrail/agent/units"
+	"github.com/levelrail/levelrail/beneath"
 	"github.com/levelrail/levelrail/client"
 	"github.com/levelrail/levelrail/client/wire"
 )
@@ -96,7 +98,11 @@ func New(c Config) (*Agent, error) {
 	}
 	if c.Dial == nil {
 		c.Dial = func(ctx context.Context, socket string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "unix", socket)
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			// The directory of a socket is its engine's, which could put a link to any socket of the host there.
+			engines, replica := filepath.Split(filepath.Dir(socket))
+			return beneath.Dial(ctx, engines, filepath.Join(replica, filepath.Base(socket)))
 		}
 	}
 	if c.Program == "" {

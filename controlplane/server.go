@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/beneath"
 	"github.com/levelrail/levelrail/controlplane/authority"
 	"github.com/levelrail/levelrail/controlplane/httpapi"
 	"github.com/levelrail/levelrail/controlplane/ledger"
@@ -76,6 +77,12 @@ func New(c Config) (*Server, error) {
 // Run serves until ctx ends, then ends all streams, finishes what is under way and closes the store.
 func (s *Server) Run(ctx context.Context) error {
 	began := time.Now()
+	if uid, _, other, err := beneath.Owner(s.dir); err != nil {
+		return err
+	} else if other && os.Geteuid() == 0 {
+		return fmt.Errorf("%s belongs to the user with id %d, who could lead root to any file from there, so root does not serve from it; "+
+			"start the service: systemctl start levelrail-server", s.dir, uid)
+	}
 	settings := *s.settings.Load()
 	doors, err := sockets(settings.RuntimeDir, s.config.Log)
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/levelrail/levelrail/beneath"
 )
 
 // startTime is how long a successor has until it serves. It is shorter than what systemd gives a reload.
@@ -23,10 +25,8 @@ const startTime = 45 * time.Second
 // forceFile in the state directory asks the next reload for a successor whatever has changed.
 const forceFile = ".replace"
 
-// Force makes the next reload start a successor.
-func Force(state string) error {
-	return os.WriteFile(filepath.Join(state, forceFile), nil, 0o600)
-}
+// Force makes the next reload start a successor. Root does this, in the directory of the gateway's user.
+func Force(state string) error { return beneath.Touch(state, forceFile) }
 
 // Helper is what systemd runs to reload the gateway.
 type Helper struct {

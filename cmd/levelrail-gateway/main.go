@@ -38,6 +38,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "levelrail-gateway:", why)
 		os.Exit(caddy.ExitCodeFailedStartup)
 	}
+	if err := leaveRoot(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "levelrail-gateway:", err)
+		os.Exit(caddy.ExitCodeFailedStartup)
+	}
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		if err := joinHandovers(); err != nil {
 			fmt.Fprintln(os.Stderr, "levelrail-gateway:", err)

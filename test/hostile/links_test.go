@@ -29,7 +29,9 @@ func TestPlantedLinks(t *testing.T) {
 			t.Fatalf("plant a directory: %v: %s", err, out)
 		}
 	}
-	state := func() string { return w.Run(`cd /root/victims && find . -printf "%p %u %m %s %T@\n" | sort; cat $(find . -type f)`) }
+	state := func() string {
+		return w.Run(`cd /root/victims && find . -printf "%p %u %m %s %T@\n" | sort; cat $(find . -type f)`)
+	}
 	foreign := func() string {
 		return w.Run(`find /var/lib/levelrail/gateway /var/lib/levelrail/server -user root ! -name .replace`)
 	}

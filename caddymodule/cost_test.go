@@ -28,7 +28,7 @@ func errorParam(body string) string {
 // number; a refusal names the field, reaches no engine and charges nothing.
 func TestCost(t *testing.T) {
 	h := newHost(t)
-	const completions, responses = "/v1/completions", "/v1/responses"
+	const completions, responses, embeddings = "/v1/completions", "/v1/responses", "/v1/embeddings"
 	type row struct {
 		path, fields, param string // param "": it passes
 	}
@@ -40,12 +40,12 @@ func TestCost(t *testing.T) {
 	}
 	var common []row
 	for _, field := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
-		common = both(common, field, "32769", "-1", "-0", "16.0", `"16"`, `" +1_6 "`, "1e3", "1e12", "1000000000000", "4294967295", "4294967297", "true", "[16]", `{"a":1}`, "1.9", `"٣"`)
-		common = append(common, row{chatPath, `"` + field + `":1`, ""}, row{chatPath, `"` + field + `":32768`, ""}, row{chatPath, `"` + field + `":null`, ""},
+		common = both(common, field, "32769", "-1", "16.5", `"16"`, `" +1_6 "`, "1e3", "1e12", "1000000000000", "4294967295", "4294967297", "true", "[16]", `{"a":1}`, "1.9", `"٣"`)
+		common = append(common, row{chatPath, `"` + field + `":null`, ""},
 			row{responses, `"` + field + `":32769`, field}, row{completions, `"` + field + `":32769`, field})
 	}
 	for _, field := range []string{"n", "best_of"} {
-		common = both(common, field, "0", "-1", "17", "1.0", `"2"`, "true", "4294967297", "[]")
+		common = both(common, field, "0", "-1", "17", "17.0", "1.5", `"2"`, "true", "4294967297", "[]")
 		common = append(common, row{chatPath, `"` + field + `":1`, ""}, row{chatPath, `"` + field + `":16`, ""}, row{chatPath, `"` + field + `":null`, ""})
 	}
 	common = append(common,
@@ -53,15 +53,21 @@ func TestCost(t *testing.T) {
 		row{chatPath, `"max_tokens":16,"MAX_TOKENS":99999`, "-"}, row{chatPath, "\"max_to\u212aens\":99999", "-"}, row{chatPath, `"max_tokens":16,"max_completion_tokens":99999`, "max_completion_tokens"},
 		row{chatPath, `"n_predict":-1`, "n_predict"}, row{chatPath, `"num_predict":-1`, "num_predict"}, row{chatPath, `"n_cmpl":50`, "n_cmpl"}, row{chatPath, `"options":{"num_predict":-1}`, "options"},
 		row{completions, `"prompt":"one, two","n":16`, ""}, row{completions, `"prompt":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18]`, ""},
-		row{completions, `"prompt":["a","b","c","d"],"n":4`, ""}, row{completions, `"prompt":["a","b","c","d"],"n":5`, "prompt"}, row{completions, `"prompt":["a","b","c","d"],"best_of":5`, "prompt"},
-		row{completions, `"prompt":[[1],[2],[3],[4],[5],[6],[7],[8],[9],[10],[11],[12],[13],[14],[15],[16],[17]]`, "prompt"},
+		row{completions, `"prompt":["a","b","c","d"],"n":4`, ""}, row{completions, `"prompt":["a","b","c","d"],"n":5`, ""}, row{completions, `"prompt":[` + strings.Repeat(`"a",`, 31) + `"b"]`, ""}, row{embeddings, `"input":[` + strings.Repeat(`"a",`, 255) + `"b"]`, ""},
+		row{completions, `"prompt":[` + strings.Repeat(`"a",`, 256) + `"b"]`, "prompt"}, row{completions, `"prompt":[` + strings.Repeat(`"a",`, 64) + `"b"],"n":4`, "prompt"}, row{completions, `"prompt":[` + strings.Repeat(`"a",`, 64) + `"b"],"best_of":4`, "prompt"},
+		row{embeddings, `"input":[` + strings.Repeat(`"a",`, 256) + `"b"]`, "input"}, row{embeddings, `"input":[` + strings.Repeat("1,", 4000) + `2]`, ""}, row{responses, `"input":[` + strings.Repeat(`{"role":"user","content":"a"},`, 300) + `{"role":"user","content":"a"}]`, ""},
+		row{completions, `"prompt":[` + strings.Repeat("[1],", 256) + `[1]]`, "prompt"},
+		row{chatPath, `"n":1.0`, ""}, row{chatPath, `"options":{}`, ""}, row{chatPath, `"n_predict":null`, ""}, row{chatPath, `"num_ctx":4096`, "num_ctx"}, row{chatPath, `"keep_alive":"5m"`, "keep_alive"},
+		row{chatPath, `"ignore_eos":false`, ""}, row{chatPath, `"ignore_eos":true`, "ignore_eos"}, row{chatPath, `"ignore_eos":true,"max_tokens":null`, "ignore_eos"},
 		row{chatPath, `"messages":[{"content":"\"n\": 99, max_tokens: -1"}]`, ""}, row{chatPath, `"stream":true`, ""})
 	for engine, own := range map[string][]row{
-		"llamacpp": {{chatPath, `"max_tokens":0`, ""}, {completions, `"max_tokens":null`, ""}},
-		"vllm":     {{chatPath, `"max_tokens":0`, ""}, {completions, `"max_tokens":null`, "max_tokens"}, {chatPath, `"max_tokens":null,"max_completion_tokens":16`, ""}},
+		"llamacpp": {{chatPath, `"max_tokens":0`, ""}, {completions, `"max_tokens":null`, ""}, {chatPath, `"min_keep":0,"n_keep":0,"id_slot":-1,"lora":[ ],"response_fields":[],"n_discard":0`, ""}, {chatPath, `"ignore_eos":true,"max_tokens":32768`, ""}},
+		"vllm":     {{chatPath, `"max_tokens":0`, ""}, {completions, `"max_tokens":null`, "max_tokens"}, {chatPath, `"max_tokens":null,"max_completion_tokens":16`, ""}, {chatPath, `"ignore_eos":true,"max_tokens":32768,"min_tokens":32768`, ""}, {chatPath, `"min_tokens":32769`, "min_tokens"}, {chatPath, `"use_beam_search":false,"priority":0`, ""}},
 		"ollama":   {{chatPath, `"max_tokens":0`, "max_tokens"}, {completions, `"max_tokens":0`, "max_tokens"}, {responses, `"max_output_tokens":0`, "max_output_tokens"}, {completions, `"max_tokens":null`, ""}},
 	} {
-		h.limited(levelrail.KeyLimits{RPM: 100000}, func(r *wire.Route) { r.Engine, r.Limits.MaxN, r.Limits.MaxGenLen = engine, 16, 32768 })
+		h.limited(levelrail.KeyLimits{RPM: 100000}, func(r *wire.Route) {
+			r.Engine, r.Limits.MaxN, r.Limits.MaxPrompts, r.Limits.MaxGenLen = engine, 16, 256, 32768
+		})
 		before, passed := h.usedOf("rpm"), int64(0)
 		for _, c := range append(own, common...) {
 			seen := len(h.engine.requests())
@@ -87,6 +93,120 @@ func TestCost(t *testing.T) {
 	if resp, body := h.do("POST", chatPath, `{"model":"chat","n":1000,"max_tokens":-1}`); resp.StatusCode != 200 {
 		t.Errorf("without limits: %d %s", resp.StatusCode, body)
 	}
+}
+
+// TestLengthsBind: what is checked is what the engine reads, under whatever name the client sends it; a length that is too
+// large is refused with the setting's name, or clamped where a setting says so.
+func TestLengthsBind(t *testing.T) {
+	h := newHost(t)
+	const completions, responses = "/v1/completions", "/v1/responses"
+	for engine, rows := range map[string][][3]string{
+		"llamacpp": {
+			{chatPath, `"max_tokens":5`, `"model":"chat","max_tokens":5`},
+			{chatPath, `"max_output_tokens":5`, `"max_completion_tokens":5,"model":"chat","max_output_tokens":5`},
+			{chatPath, `"max_completion_tokens":9,"max_tokens":5`, `"model":"chat","max_completion_tokens":5,"max_tokens":5`},
+			{responses, `"max_output_tokens":5`, `"model":"chat","max_output_tokens":5`},
+		},
+		"vllm": {
+			{chatPath, `"max_completion_tokens":5`, `"model":"chat","max_completion_tokens":5`},
+			{completions, `"max_completion_tokens":5`, `"max_tokens":5,"model":"chat","max_completion_tokens":5`},
+			{completions, `"max_tokens":50.0,"max_completion_tokens":5`, `"model":"chat","max_tokens":5,"max_completion_tokens":5`},
+			{responses, `"max_tokens":5`, `"max_output_tokens":5,"model":"chat","max_tokens":5`},
+		},
+		"ollama": {
+			{chatPath, `"max_tokens":5`, `"model":"chat","max_tokens":5`},
+			{chatPath, `"max_completion_tokens":5`, `"max_tokens":5,"model":"chat","max_completion_tokens":5`},
+			{chatPath, `"max_completion_tokens":5,"max_tokens":null`, `"model":"chat","max_completion_tokens":5,"max_tokens":5`},
+			{chatPath, `"max_completion_tokens":5,"max_t\u006fkens":7`, `"model":"chat","max_completion_tokens":5,"max_t\u006fkens":5`},
+			{completions, `"max_completion_tokens":5`, `"max_tokens":5,"model":"chat","max_completion_tokens":5`},
+			{responses, `"max_completion_tokens":5`, `"max_output_tokens":5,"model":"chat","max_completion_tokens":5`},
+			{responses, `"max_output_tokens":5`, `"model":"chat","max_output_tokens":5`},
+		},
+	} {
+		h.limited(levelrail.KeyLimits{}, func(r *wire.Route) { r.Engine, r.Limits.MaxGenLen = engine, 100 })
+		for _, c := range rows {
+			h.sends(engine, c[0], c[1], c[2])
+		}
+		resp, body := h.do("POST", chatPath, `{"model":"chat","max_tokens":101}`)
+		if resp.StatusCode != 400 || !strings.Contains(body, "APP_MODEL_GATEWAY_MAX_GEN_LEN") || !strings.Contains(body, "APP_MODEL_GATEWAY_OVER_GEN_LEN=clamp") {
+			t.Errorf("%s: %d %s", engine, resp.StatusCode, body)
+		}
+		h.limited(levelrail.KeyLimits{}, func(r *wire.Route) {
+			r.Engine, r.Limits.MaxGenLen, r.Limits.OverGenLen = engine, 100, "clamp"
+		})
+		for _, v := range []string{"101", "-1", "1000000000", "4294967295"} {
+			h.sends(engine, completions, `"max_tokens":`+v, `"model":"chat","max_tokens":100`)
+		}
+		for _, v := range []string{`"101"`, "-2", "1e9", "99999999999999999999", "true"} {
+			if resp, body := h.do("POST", chatPath, `{"model":"chat","max_tokens":`+v+`}`); resp.StatusCode != 400 {
+				t.Errorf("%s: %s was clamped: %d %s", engine, v, resp.StatusCode, body)
+			}
+		}
+	}
+	h.limited(levelrail.KeyLimits{}, func(r *wire.Route) {
+		r.Engine, r.Limits.MaxGenLen, r.Limits.OverGenLen = "vllm", 100, "clamp"
+	})
+	h.sends("vllm", completions, `"max_tokens":null`, `"model":"chat","max_tokens":100`)
+}
+
+// sends asks with the fields and holds what the engine gets against want.
+func (h *host) sends(engine, path, fields, want string) {
+	h.t.Helper()
+	seen := len(h.engine.requests())
+	if resp, body := h.do("POST", path, `{"model":"chat",`+fields+`}`); resp.StatusCode != 200 {
+		h.t.Errorf("%s %s {%s}: %d %s", engine, path, fields, resp.StatusCode, body)
+	} else if sent := string(h.engine.requests()[seen].body); sent != "{"+want+"}" {
+		h.t.Errorf("%s %s {%s}: the engine was sent %s", engine, path, fields, sent)
+	}
+}
+
+// TestFields: each engine's table holds on the way: what it does not admit reaches no engine, and the answer names the field
+// and what it may be. Fields that no table knows follow the setting, and without one the engine's default.
+func TestFields(t *testing.T) {
+	h := newHost(t)
+	ask := func(engine, setting, fields, param string) {
+		t.Helper()
+		h.limited(levelrail.KeyLimits{}, func(r *wire.Route) { r.Engine, r.Limits.UnknownFields, r.Limits.MaxTextBytes = engine, setting, 1<<20 })
+		seen := len(h.engine.requests())
+		resp, body := h.do("POST", chatPath, `{"model":"chat",`+fields+`}`)
+		want := 400
+		switch param {
+		case "":
+			want = 200
+		case "text":
+			want, param = 413, ""
+		}
+		if reached := len(h.engine.requests()) - seen; resp.StatusCode != want || errorParam(body) != param || reached != map[bool]int{true: 1}[want == 200] {
+			t.Errorf("%s, %q {%.80s}: %d %s, reached %d", engine, setting, fields, resp.StatusCode, body, reached)
+		}
+	}
+	for _, engine := range []string{"llamacpp", "vllm", "ollama"} {
+		for _, setting := range []string{"", "pass", "refuse"} {
+			param := ""
+			if setting == "refuse" || setting == "" && engine != "ollama" {
+				param = "chat_parser"
+			}
+			ask(engine, setting, `"chat_parser":"x"`, param)
+			ask(engine, setting, `"seed":-1,"user":"u","metadata":{"a":1},"stop":["a","b"],"temperature":0.7,"top_p":1,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]`, "")
+			ask(engine, setting, `"top_logprobs":1000000`, "top_logprobs")
+			ask(engine, setting, `"logprobs":1000000`, "logprobs")
+			ask(engine, setting, `"stop":["`+strings.Repeat(`a","`, 100)+`"]`, "stop")
+			ask(engine, setting, `"logit_bias":{`+strings.Repeat(`"1":1,`, 2000)+`"2":1}`, "logit_bias")
+			ask(engine, setting, `"temperature":1e30`, "temperature")
+			ask(engine, setting, `"temperature":"0"`, "temperature")
+			ask(engine, setting, `"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"array","minItems":1000000}}}`, "response_format")
+			ask(engine, setting, `"messages":[{"role":"user","content":"`+strings.Repeat("a", 1<<20)+`"}]`, "text")
+			ask(engine, setting, `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`+strings.Repeat("a", 1<<20)+`"}}]}]`, "")
+		}
+	}
+	for _, fields := range []string{`"repeat_last_n":2147483647`, `"dry_penalty_last_n":2147483647`, `"n_probs":1000000`, `"grammar":"root ::= ` + strings.Repeat("(", 30000) + `"`, `"samplers":["` + strings.Repeat(`top_k","`, 100) + `"]`,
+		`"dry_sequence_breakers":["` + strings.Repeat(`a","`, 100) + `"]`, `"json_schema":{"type":"string","pattern":"` + strings.Repeat("(", 300) + `"}`, `"chat_format":99`, `"generation_prompt":"x"`, `"grammar_triggers":[]`} {
+		name, _, _ := strings.Cut(fields[1:], `"`)
+		ask("llamacpp", "", fields, name)
+	}
+	ask("vllm", "", `"structured_outputs":{"regex":"([a-z]*){900}"}`, "structured_outputs")
+	ask("vllm", "", `"guided_regex":"([a-z]*){900}"`, "guided_regex")
+	ask("vllm", "", `"structured_outputs":{"choice":["a","b"]}`, "")
 }
 
 // usedOf is how much of a limit of the host's key is used.

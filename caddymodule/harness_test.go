@@ -77,8 +77,9 @@ func prepareHost(t *testing.T, edits ...string) *host {
 // route is a serving route to the stub engine, with the server's default limits.
 func (h *host) route(model string, names ...string) wire.Route {
 	return wire.Route{Model: model, Engine: "llamacpp", Names: append([]string{model}, names...), Serving: true, Reason: string(levelrail.ModelLoaded),
-		Targets:   []wire.RouteTarget{{Kind: "replica", ID: model, Network: "unix", Address: h.engine.socket, Weight: 1, Key: "engine-secret", Serving: true}},
-		Limits:    wire.Limits{MaxBodyBytes: 32 << 20, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120, UsageScanBytes: 16 << 10},
+		Targets: []wire.RouteTarget{{Kind: "replica", ID: model, Network: "unix", Address: h.engine.socket, Weight: 1, Key: "engine-secret", Serving: true}},
+		Limits: wire.Limits{MaxBodyBytes: 32 << 20, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120, UsageScanBytes: 16 << 10,
+			UnknownFields: "pass"}, // tests tell the stub what to do by a field of their own
 		CreatedAt: time.Unix(1700000000, 0)}
 }
 

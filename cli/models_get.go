@@ -124,6 +124,8 @@ func gatewayLimits(l wire.Limits) string {
 	add(l.MaxBodyBytes, "bodies of "+size(l.MaxBodyBytes))
 	add(l.MaxGenLen, fmt.Sprintf("%d tokens generated", l.MaxGenLen))
 	add(l.MaxN, fmt.Sprintf("n of %d", l.MaxN))
+	add(l.MaxPrompts, fmt.Sprintf("%d prompts in a body", l.MaxPrompts))
+	add(l.MaxTextBytes, size(l.MaxTextBytes)+" of text")
 	if len(out) == 0 {
 		return "none"
 	}

@@ -33,7 +33,11 @@ type Settings struct {
 
 	MaxBodyBytes  int64         `env:"APP_MODEL_GATEWAY_MAX_BODY_BYTES" default:"33554432" doc:"Larger request bodies get 413 from the gateway. 0: no limit."`
 	MaxN          int64         `env:"APP_MODEL_GATEWAY_MAX_N" default:"16" doc:"n or best_of above this gets 400. 0: no limit."`
+	MaxPrompts    int64         `env:"APP_MODEL_GATEWAY_MAX_PROMPTS" default:"256" doc:"A request with more prompts than this (a list as prompt, input or documents), times its n, gets 400. Each is charged with its tokens. 0: no limit."`
+	MaxTextBytes  int64         `env:"APP_MODEL_GATEWAY_MAX_TEXT_BYTES" default:"2097152" doc:"A JSON body with more text than this gets 413; pictures and sounds in it do not count. An engine needs a hundred times the memory of a text before it knows that the text is longer than its context. 0: no limit."`
 	MaxGenLen     int64         `env:"APP_MODEL_GATEWAY_MAX_GEN_LEN" default:"32768" doc:"max_tokens, max_completion_tokens or max_output_tokens above this, or negative, gets 400. 0: no limit."`
+	OverGenLen    string        `env:"APP_MODEL_GATEWAY_OVER_GEN_LEN" default:"refuse" doc:"What becomes of a length above APP_MODEL_GATEWAY_MAX_GEN_LEN, or of -1: refuse answers 400; clamp puts the largest that is allowed in its place."`
+	UnknownFields string        `env:"APP_MODEL_GATEWAY_UNKNOWN_FIELDS" doc:"Fields of a request that no table of its engine has (docs/reference/bodies.md): pass lets them through unseen, refuse answers 400. Not set: refused for llama.cpp and vLLM, passed for Ollama, which drops them unread."`
 	MaxInflight   int64         `env:"APP_MODEL_GATEWAY_MAX_INFLIGHT" default:"32" doc:"Requests of one model at a time on one gateway; more get 429. A stream counts until it ends. 0: no limit."`
 	RetryAfter    string        `env:"APP_MODEL_GATEWAY_RETRY_AFTER" default:"5s" doc:"What Retry-After says when a limit refuses a request. exact: the true wait where a key's limit refused, and 5s elsewhere; it tells a client which of its limits that was."`
 	DialTimeout   time.Duration `env:"APP_MODEL_GATEWAY_DIAL_TIMEOUT" default:"5s" doc:"How long the gateway tries to connect to an engine. 0: no limit."`
@@ -87,6 +91,14 @@ func LoadSettings(getenv func(string) string, document map[string]string) (Setti
 	if !slices.Contains([]string{"asked", "limited", "always"}, s.UsageStream) {
 		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_STREAM: %q is none of asked, limited, always", environmentFile, s.UsageStream).WithNext("write limited, or leave it out")
 	}
+	for _, w := range []struct {
+		name, value string
+		of          []string
+	}{{"APP_MODEL_GATEWAY_OVER_GEN_LEN", s.OverGenLen, []string{"refuse", "clamp"}}, {"APP_MODEL_GATEWAY_UNKNOWN_FIELDS", s.UnknownFields, []string{"", "pass", "refuse"}}} {
+		if !slices.Contains(w.of, w.value) {
+			return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: %s: %q is neither %s nor %s", environmentFile, w.name, w.value, w.of[len(w.of)-2], w.of[len(w.of)-1]).WithNext("write %s, or leave it out", w.of[len(w.of)-1])
+		}
+	}
 	if s.UsageBatch < 1 || s.UsageBatch > mostBatch {
 		return s, levelrail.Errorf(levelrail.ErrInvalid, "%s: APP_MODEL_USAGE_BATCH_SIZE: %d is not between 1 and %d", environmentFile, s.UsageBatch, mostBatch).WithNext("write 200, or leave it out")
 	}
@@ -132,7 +144,7 @@ func (s Settings) Keys() httpapi.KeyRules {
 // Limits are the gateway's limits, as gateways are told.
 func (s Settings) Limits() wire.Limits {
 	whole := func(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
-	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.retryAfter), RetryAfterExact: s.retryExact,
+	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxPrompts: s.MaxPrompts, MaxTextBytes: s.MaxTextBytes, OverGenLen: s.OverGenLen, UnknownFields: s.UnknownFields, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.retryAfter), RetryAfterExact: s.retryExact,
 		DialTimeoutSeconds: whole(s.DialTimeout), HeaderTimeout: whole(s.HeaderTimeout), IdleTimeout: whole(s.IdleTimeout),
 		WakeWaitSeconds: whole(s.WakeWait), WakeRetryAfterSeconds: whole(s.WakeRetryAfter), ActivityTouchSeconds: max(whole(s.ActivityTouch), 1),
 		UsageFlushSeconds: max(whole(s.UsageFlush), 1), UsageBatchRows: s.UsageBatch, UsageMaxBuffered: s.UsageBuffered, UsageScanBytes: s.UsageScanBytes, UsageStream: s.UsageStream}

@@ -160,7 +160,7 @@ func TestLimitsOfGateways(t *testing.T) {
 		}
 		return s.Limits()
 	}
-	want := wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxGenLen: 32768, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
+	want := wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxPrompts: 256, MaxTextBytes: 2 << 20, OverGenLen: "refuse", MaxGenLen: 32768, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
 		WakeWaitSeconds: 90, WakeRetryAfterSeconds: 15, ActivityTouchSeconds: 10, UsageFlushSeconds: 30, UsageBatchRows: 200, UsageMaxBuffered: 10000, UsageScanBytes: 16384, UsageStream: "limited"}
 	if got := limits(nil); got != want {
 		t.Errorf("the defaults are\n%+v\nand should be\n%+v", got, want)

@@ -174,17 +174,6 @@ type Route struct {
 	FirstOnly bool   // an answer that is no stream tells the usage of the first of several choices only
 }
 
-// BodyTable says which top-level body fields cost something on an engine.
-type BodyTable struct {
-	Length []string // fields that bound generated tokens, the winning one first
-	Count  []string // fields that multiply the work: n, best_of, n_cmpl
-	Refuse []string // fields that no client may send
-	// ZeroUnlimited: a Length of 0 is no bound.
-	ZeroUnlimited bool
-	// NullUnlimited are the kinds of route on which a Length of null is no bound, though one that is missing is.
-	NullUnlimited []string
-}
-
 var registry = map[string]Engine{}
 
 // Register adds an engine. It is called from init functions and panics on a name given twice.

@@ -214,26 +214,3 @@ func TestRoutes(t *testing.T) {
 		}
 	}
 }
-
-// TestBody: the fields that beat a checked one are refused on every engine, and the first length is the one that wins.
-func TestBody(t *testing.T) {
-	for name, first := range map[string]string{"llamacpp": "max_completion_tokens", "ollama": "max_tokens", "vllm": "max_completion_tokens"} {
-		b := get(t, name).Body()
-		if b.Length[0] != first || len(b.Length) != 3 {
-			t.Errorf("%s: lengths %v", name, b.Length)
-		}
-		for _, f := range []string{"n_predict", "num_predict", "n_cmpl", "options"} {
-			if !slices.Contains(b.Refuse, f) {
-				t.Errorf("%s lets %s through", name, f)
-			}
-		}
-		if !slices.Contains(b.Count, "n") {
-			t.Errorf("%s: counts %v", name, b.Count)
-		}
-		for _, f := range append(slices.Clone(b.Length), b.Count...) {
-			if slices.Contains(b.Refuse, f) {
-				t.Errorf("%s refuses %s, which it also bounds", name, f)
-			}
-		}
-	}
-}

@@ -284,17 +284,45 @@ func onGPU(buffer string) bool {
 // Routes: a stream's last event has timings without being asked, which say what usage would; asked for usage, they move.
 func (llamacpp) Routes() []Route { return textRoutes(Route{FirstOnly: true}) }
 
-// Body: n_predict wins over max_completion_tokens, which wins over max_tokens, on every route; n_predict and n_cmpl are
-// refused, since a check of the OpenAI fields would mean nothing beside them.
+// Body: llama-server copies every field that it does not know from the request into what it generates by, and later reads
+// its own names there: chat_parser, chat_format, generation_prompt, grammar_triggers, preserved_tokens and more are the
+// server's inside, and each release has others. So what is not known is refused.
 func (llamacpp) Body() BodyTable {
-	return BodyTable{
+	lengths := []string{"max_completion_tokens", "max_tokens"} // n_predict would win over both
+	b := BodyTable{
 		Length: []string{"max_completion_tokens", "max_tokens", "max_output_tokens"},
+		Reads:  map[string][]string{"chat": lengths, "completions": lengths, "responses": {"max_completion_tokens", "max_output_tokens", "max_tokens"}},
 		Count:  []string{"n", "best_of"},
-		Refuse: append(nativeFields(),
-			"ignore_eos", "n_keep", "n_discard", "min_keep", // generation without an end, or past the context's rules
-			"id_slot", "lora", // another tenant's cache, another adapter
-			"response_fields", "sse_ping_interval", // can take the usage out of an answer, or flood a stream
-			"speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type",
+		Refuse: append(nativeRefusals(),
+			Refusal{Name: "n_keep", Same: []string{"0", "-1"}, Next: "leave it out: the context is not shifted"},
+			Refusal{Name: "n_discard", Same: []string{"0"}, Next: "leave it out: the context is not shifted"},
+			Refusal{Name: "id_slot", Same: []string{"-1"}, Next: "leave it out: a slot holds another client's cache"},
+			Refusal{Name: "lora", Same: []string{"[]"}, Next: "adapters are the operator's to load"},
+			Refusal{Name: "response_fields", Same: []string{"[]"}, Next: "leave it out: the usage has to stay in the response"},
+			Refusal{Name: "sse_ping_interval", Next: "leave it out"},
+			Refusal{Name: "speculative.n_max", Next: "leave it out"}, Refusal{Name: "speculative.n_min", Next: "leave it out"},
+			Refusal{Name: "speculative.p_min", Next: "leave it out"}, Refusal{Name: "speculative.type", Next: "leave it out"},
 		),
+		Unknown: Deny,
 	}
+	return b.table(
+		switches("ignore_eos", "cache_prompt", "timings_per_token", "return_progress", "return_tokens", "post_sampling_probs", "backend_sampling", "add_generation_prompt", "parse_tool_calls"),
+		// The window of a penalty is looked through for each token that is generated, and allocated beforehand.
+		wholes(-1, 32768, "repeat_last_n", "dry_penalty_last_n"),
+		wholes(0, 32768, "dry_allowed_length", "n_indent", "min_keep", "n_cache_reuse"),
+		wholes(0, 100, "n_probs"),
+		wholes(-1, 1<<31-1, "top_k", "reasoning_budget_tokens", "thinking_budget_tokens"),
+		wholes(0, 2, "mirostat"),
+		wholes(-1, mostWhole, "t_max_predict_ms", "t_max_prompt_ms"),
+		reals(-1000, 1000, "min_p", "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent", "repeat_penalty", "repetition_penalty", "dry_multiplier", "dry_base",
+			"mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay"),
+		texts(64, "reasoning_format"),
+		[]Field{
+			{Name: "samplers", Forms: Text | List, Bytes: 1024, Items: 32, Each: 64},
+			{Name: "dry_sequence_breakers", Forms: Text | List, Bytes: 4096, Items: 32, Each: 128},
+			{Name: "grammar", Forms: Text, Inside: Grammar},
+			{Name: "json_schema", Forms: Object | Switch, Inside: Schema},
+			{Name: "chat_template_kwargs", Forms: Object, Bytes: 16 << 10, Nodes: 512},
+			{Name: "continue_final_message", Forms: Switch | Text, Bytes: 64},
+		})
 }

@@ -332,13 +332,18 @@ var ollamaWeights = regexp.MustCompile(`msg="model weights" device=(\S+) size=`)
 
 func (*ollama) Routes() []Route { return textRoutes(Route{AskUsage: true}) }
 
-// Body: of the two names for a length Ollama reads max_tokens alone, so a request that gives only the other is bounded
-// by the context. It ignores n and best_of; they are checked all the same, so that a client sees one rule.
+// Body: Ollama decodes the body into a struct of about twenty fields, all of which are here, and drops the rest unread. So
+// what is not known passes. Of the names for a length it reads one on each route. It ignores n and best_of; they are
+// checked all the same, so that a client sees one rule.
 func (*ollama) Body() BodyTable {
-	return BodyTable{
-		Length:        []string{"max_tokens", "max_completion_tokens", "max_output_tokens"},
-		Count:         []string{"n", "best_of"},
-		Refuse:        append(nativeFields(), "keep_alive", "num_ctx", "num_gpu"), // they unload or reload the model for everyone
+	b := BodyTable{
+		Length: []string{"max_tokens", "max_completion_tokens", "max_output_tokens"},
+		Reads:  map[string][]string{"chat": {"max_tokens"}, "completions": {"max_tokens"}, "responses": {"max_output_tokens"}},
+		Count:  []string{"n", "best_of"},
+		Refuse: append(nativeRefusals(),
+			Refusal{Name: "_debug_render_only", Same: []string{"false"}, Next: "leave it out: the template is not the client's to see"}),
+		Unknown:       Pass,
 		ZeroUnlimited: true,
 	}
+	return b.table(wholes(0, 20, "top_logprobs"), switches("ignore_eos"))
 }

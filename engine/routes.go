@@ -15,7 +15,3 @@ func textRoutes(how Route) []Route {
 		{Path: "/v1/responses", Method: http.MethodPost, Kind: "responses"},
 	}
 }
-
-// nativeFields are names from engines' own APIs. An OpenAI client has no use for them on an OpenAI route, and on some
-// engine each of them beats the field that the gateway checks, so they are refused on all.
-func nativeFields() []string { return []string{"n_predict", "num_predict", "n_cmpl", "options"} }

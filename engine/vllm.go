@@ -227,16 +227,49 @@ func (vllm) Routes() []Route {
 	)
 }
 
-// Body: a max_completion_tokens that is not null wins over max_tokens.
+// Body: what vLLM does not know it ignores, but each release knows more, some of it the engine's inside (cache transfer,
+// priorities, arguments of plugins), and nothing here has looked at those. So what is not known is refused.
 func (vllm) Body() BodyTable {
-	return BodyTable{
+	b := BodyTable{
 		Length: []string{"max_completion_tokens", "max_tokens", "max_output_tokens"},
+		Reads:  map[string][]string{"chat": {"max_completion_tokens", "max_tokens"}, "completions": {"max_tokens"}, "responses": {"max_output_tokens"}},
 		Count:  []string{"n", "best_of"},
-		Refuse: append(nativeFields(),
-			"use_beam_search", "ignore_eos", "prompt_logprobs", // n becomes a beam, no end, a table per token of the prompt
-			"priority", "request_id", "session_id", "cache_salt", // another tenant's place, name or cache
-			"kv_transfer_params", "vllm_xargs", "mm_processor_kwargs", // the engine's inside
+		Refuse: append(nativeRefusals(),
+			Refusal{Name: "use_beam_search", Same: []string{"false"}, Next: "leave it out: n would be the width of a beam"},
+			Refusal{Name: "prompt_logprobs", Next: "leave it out: it makes a table for each token of the prompt"},
+			Refusal{Name: "priority", Same: []string{"0"}, Next: "leave it out: requests of all clients are served alike"},
+			Refusal{Name: "request_id", Next: "send the header X-Request-Id"},
+			Refusal{Name: "session_id", Next: "leave it out"}, Refusal{Name: "cache_salt", Next: "leave it out"},
+			Refusal{Name: "kv_transfer_params", Next: "leave it out"}, Refusal{Name: "vllm_xargs", Same: []string{"{}"}, Next: "leave it out"},
+			Refusal{Name: "mm_processor_kwargs", Same: []string{"{}"}, Next: "leave it out"},
+			Refusal{Name: "logits_processors", Same: []string{"[]"}, Next: "leave it out"},
+			Refusal{Name: "chat_template", Next: "the template is the operator's to set"},
+			Refusal{Name: "prompt_embeds", Next: "send the prompt as text or tokens"},
 		),
+		Unknown:       Deny,
 		NullUnlimited: []string{"completions"},
 	}
+	return b.table(
+		switches("ignore_eos", "add_generation_prompt", "continue_final_message", "add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+			"return_tokens_as_token_ids", "return_token_ids", "enable_response_messages", "stream_include_usage", "stream_continuous_usage_stats", "normalize", "use_activation", "detokenize"),
+		wholes(-1, 1<<31-1, "top_k", "thinking_token_budget"),
+		wholes(0, 1<<30, "min_tokens"),
+		wholes(-1, 1<<30, "truncate_prompt_tokens"),
+		reals(0, 1, "min_p"),
+		reals(-100, 100, "repetition_penalty", "length_penalty"),
+		texts(256, "guided_decoding_backend", "guided_whitespace_pattern", "truncation_side"),
+		small("chat_template_kwargs"),
+		[]Field{
+			{Name: "stop", Forms: Text | List, Bytes: 16 << 10, Items: 64, Each: 1024},
+			{Name: "stop_token_ids", Forms: List, Bytes: 16 << 10, Items: 256},
+			{Name: "allowed_token_ids", Forms: List, Bytes: 64 << 10, Items: 4096},
+			{Name: "logprob_token_ids", Forms: List, Bytes: 4096, Items: 128},
+			{Name: "bad_words", Forms: List, Bytes: 16 << 10, Items: 128, Each: 256},
+			{Name: "structured_outputs", Forms: Object, Inside: Schema},
+			{Name: "guided_json", Forms: Object | Text, Inside: Schema},
+			{Name: "guided_choice", Forms: List, Bytes: 64 << 10, Items: 512, Each: 1024},
+			{Name: "guided_regex", Forms: Text, Inside: Regex},
+			{Name: "guided_grammar", Forms: Text, Inside: Grammar},
+			{Name: "repetition_detection", Forms: Object, Bytes: 1024, Nodes: 32},
+		})
 }

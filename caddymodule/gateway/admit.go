@@ -119,7 +119,9 @@ func (x *exchange) settle() {
 	switch {
 	case !x.reached: // a request that no engine has seen has cost nothing, however it was refused
 		x.counter.TakeBack(x.ticket)
-	case x.record.HasUsage || x.record.Partial:
+	case x.record.Partial: // what the first of several answers has cost, and each of the others about the same
+		x.counter.Spend(x.key.Limits, (x.record.Input+x.record.Output)*max(x.parts, 1), x.Now())
+	case x.record.HasUsage:
 		x.counter.Spend(x.key.Limits, x.record.Input+x.record.Output, x.Now())
 	default: // a stream that was cut, or does not tell: an event is about a token
 		x.counter.Spend(x.key.Limits, x.flight.progress.Events.Load(), x.Now())
@@ -142,7 +144,7 @@ func (x *exchange) again(table *route.Table) *openai.Error {
 	case !ok:
 		return modelNotFound()
 	}
-	x.table, x.model = table, m
+	x.table, x.model, x.changes = table, m, nil
 	if x.site != nil {
 		x.site = m
 	}

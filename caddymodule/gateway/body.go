@@ -73,7 +73,7 @@ func (x *exchange) readBody() *openai.Error {
 	}
 	most := x.maxBody()
 	if most > 0 && x.r.ContentLength > most {
-		return tooLarge(most)
+		return bodyTooLarge(most)
 	}
 	if x.r.Body == nil {
 		x.r.Body = http.NoBody
@@ -91,7 +91,7 @@ func (x *exchange) noBody(err error, most int64) *openai.Error {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, proxy.ErrTooLarge):
-		return tooLarge(most)
+		return bodyTooLarge(most)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return openai.Refuse(http.StatusRequestTimeout, openai.CodeBodyTimeout, "", "The request's body did not come in time.")
 	case x.r.Context().Err() != nil:
@@ -114,8 +114,12 @@ func (x *exchange) maxBody() int64 {
 	return most
 }
 
-func tooLarge(most int64) *openai.Error {
-	return openai.Refuse(http.StatusRequestEntityTooLarge, openai.CodeTooLarge, "", "The request's body is larger than "+strconv.FormatInt(most, 10)+" bytes.")
+func tooLarge(what string, most int64, setting string) *openai.Error {
+	return openai.Refuse(http.StatusRequestEntityTooLarge, openai.CodeTooLarge, "", "The "+what+" is larger than "+strconv.FormatInt(most, 10)+" bytes ("+setting+").")
+}
+
+func bodyTooLarge(most int64) *openai.Error {
+	return tooLarge("request's body", most, "APP_MODEL_GATEWAY_MAX_BODY_BYTES")
 }
 
 // checkType holds the Content-Type against the route, and refuses encodings: a compressed body can be neither checked nor
@@ -199,7 +203,7 @@ func (x *exchange) chooseModel(name string) *openai.Error {
 				return refusal
 			}
 			if m.Limits.MaxBodyBytes > 0 && int64(len(x.body.Bytes())) > m.Limits.MaxBodyBytes {
-				return tooLarge(m.Limits.MaxBodyBytes)
+				return bodyTooLarge(m.Limits.MaxBodyBytes)
 			}
 			if refusal := x.moveSlot(); refusal != nil {
 				return refusal
@@ -221,7 +225,7 @@ func (x *exchange) bodyModel() (name string, said bool, refusal *openai.Error) {
 		name, err := openai.FormModel(x.sentAs, x.body.Bytes())
 		return name, name != "", badBody(err)
 	}
-	fields, refuse := fieldsOf(x.model)
+	fields := fieldsOf(x.model)
 	if n := fields.Len(); len(x.room) < n {
 		x.room = make([][]byte, n)
 	}
@@ -230,10 +234,8 @@ func (x *exchange) bodyModel() (name string, said bool, refusal *openai.Error) {
 		return "", false, badBody(err)
 	}
 	x.members = members
-	for _, f := range refuse {
-		if _, there := members.Get(f); there {
-			return "", false, openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, f, "The field "+f+" is not part of this API.")
-		}
+	if err := members.Check(); err != nil {
+		return "", false, badBody(err)
 	}
 	raw, said := members.Get("model")
 	if !said || string(raw) == "null" {
@@ -272,12 +274,12 @@ func badBody(err error) *openai.Error {
 	return e
 }
 
-// fieldsOf is the set of body fields that an engine's table names, model among them, and those to refuse.
-func fieldsOf(m *route.Model) (*openai.Fields, []string) {
+// fieldsOf is the set of body fields that an engine's table names, with their rules; model alone before the model is known.
+func fieldsOf(m *route.Model) *openai.Fields {
 	if m == nil {
-		return modelOnly, nil
+		return modelOnly
 	}
-	return m.Fields, m.Body.Refuse
+	return m.Fields
 }
 
 var modelOnly = openai.NewFields("model")

@@ -38,7 +38,11 @@ func (x *exchange) notServing() *openai.Error {
 }
 
 // forward sends the request to the engine and its answer to the client.
-func (x *exchange) forward() *openai.Error { return x.send(x.askUsage(), true) }
+func (x *exchange) forward() *openai.Error {
+	hide := x.askUsage()
+	x.rewrite()
+	return x.send(hide, true)
+}
 
 // send is forward with what askUsage said. again tells whether a model that fell asleep on the way may be woken.
 func (x *exchange) send(hide, again bool) *openai.Error {
@@ -137,11 +141,11 @@ func (x *exchange) failed(err error) *openai.Error {
 	x.Log.Warn("no answer from an engine", "model", name, "end", f.End, "error", f.Err, "request_id", x.record.RequestID, "next", next)
 	switch {
 	case f.End == meter.DialFailed && f.Timeout:
-		return openai.Failed(http.StatusGatewayTimeout, openai.CodeModelUnavailable, retry, name+" does not take connections. Try again in a moment.")
+		return openai.Failed(http.StatusGatewayTimeout, openai.CodeModelUnavailable, retry, name+" does not take connections (APP_MODEL_GATEWAY_DIAL_TIMEOUT). Try again in a moment.")
 	case f.End == meter.DialFailed:
 		return openai.Failed(http.StatusServiceUnavailable, openai.CodeModelUnavailable, retry, name+" is not reachable, it may be starting anew. Try again in a moment.")
 	case f.End == meter.HeaderTimeout:
-		return openai.Failed(http.StatusGatewayTimeout, openai.CodeEngineTimeout, 0, name+" did not begin to answer in time.")
+		return openai.Failed(http.StatusGatewayTimeout, openai.CodeEngineTimeout, 0, name+" did not begin to answer in time (APP_MODEL_GATEWAY_HEADER_TIMEOUT).")
 	}
 	return openai.Failed(http.StatusBadGateway, openai.CodeEngineFailed, 0, name+"'s engine ended without an answer. Try again.")
 }

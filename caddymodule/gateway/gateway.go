@@ -86,9 +86,11 @@ type exchange struct {
 	model   *route.Model // nil until it is known: a key of several models leaves it to the body
 	gate    *limit.Gate  // the slot taken
 	body    *proxy.Body
-	members openai.Members // of a JSON body, by the model's fields once it is known
-	room    [][]byte       // members' memory, which stays when the request has ended
-	whole   bool           // the request's body has been read to its end
+	members openai.Members  // of a JSON body, by the model's fields once it is known
+	room    [][]byte        // members' memory, which stays when the request has ended
+	parts   int64           // the answers asked for: prompts times choices
+	changes []openai.Change // of the body, before an engine gets it
+	whole   bool            // the request's body has been read to its end
 	sentAs  string
 
 	counter limit.Key // what the key uses

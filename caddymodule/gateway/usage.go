@@ -1,7 +1,7 @@
 package gateway
 
 import (
-	"bytes"
+	"slices"
 
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
@@ -17,8 +17,18 @@ func (x *exchange) askUsage() (hide bool) {
 	if change == nil {
 		return false
 	}
-	x.body.Splice(change.From, change.To, change.Text)
+	x.changes = append(x.changes, *change)
 	return true
+}
+
+// rewrite makes the changes that the checks have found necessary: what the engine gets is what was checked. The members
+// of the body are not to be read after it.
+func (x *exchange) rewrite() {
+	slices.SortStableFunc(x.changes, func(a, b openai.Change) int { return b.From - a.From })
+	for _, c := range x.changes {
+		x.body.Splice(c.From, c.To, c.Text)
+	}
+	x.changes = nil
 }
 
 func (x *exchange) wantsUsage() bool {
@@ -42,17 +52,6 @@ func (x *exchange) used(s proxy.Sent) {
 		return
 	}
 	x.record.Input, x.record.Output = u.Input, u.Output
-	x.record.Partial = x.match.FirstOnly && !s.Stream && x.several()
+	x.record.Partial = x.match.FirstOnly && !s.Stream && x.parts > 1
 	x.record.HasUsage = !x.record.Partial
-}
-
-// several tells whether the request asks for more than one choice: by a count, or by several prompts.
-func (x *exchange) several() bool {
-	for _, name := range x.model.Body.Count {
-		if v, ok := x.members.Get(name); ok && string(v) != "1" && string(v) != "null" {
-			return true
-		}
-	}
-	v, ok := x.members.Get("prompt")
-	return ok && v[0] == '[' && bytes.IndexByte(v, ',') > 0
 }

@@ -8,6 +8,17 @@ type Change struct {
 	Text     string
 }
 
+// Set is the change that gives a top-level member a value, whether the body has it or not. The body is one that Walk takes.
+func Set(body []byte, m Members, name, value string) Change {
+	if _, there := m.Get(name); there {
+		if from, to, ok := span(body, name); ok {
+			return Change{from, to, value}
+		}
+	}
+	at := bytes.IndexByte(body, '{') + 1
+	return Change{at, at, `"` + name + `":` + value + `,`}
+}
+
 // wish is what makes an engine tell a stream's usage.
 const wish = `{"include_usage":true}`
 

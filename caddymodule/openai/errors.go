@@ -65,7 +65,7 @@ func Refuse(status int, code, param, message string) *Error {
 // Limited makes the one answer that every limit gives, so that a client cannot tell which it was.
 func Limited(retryAfter int64) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeLimit, Code: CodeRateLimit, RetryAfter: retryAfter,
-		Message: "Too many requests: a limit is reached. Try again later."}
+		Message: "Too many requests: a limit is reached, of the API key or of the model (APP_MODEL_GATEWAY_MAX_INFLIGHT). Try again later."}
 }
 
 // Failed makes an error about the gateway or the engine behind it.

@@ -15,7 +15,7 @@ func TestErrorShape(t *testing.T) {
 	}{
 		{Refuse(401, CodeInvalidKey, "", "no"), `{"error":{"message":"no","type":"invalid_request_error","param":null,"code":"invalid_api_key"}}`, map[string]string{"WWW-Authenticate": `Bearer realm="levelrail"`}},
 		{Refuse(404, CodeModelNotFound, "model", `"x" <no>`), `{"error":{"message":"\"x\" \u003cno\u003e","type":"invalid_request_error","param":"model","code":"model_not_found"}}`, nil},
-		{Limited(5), `{"error":{"message":"Too many requests: a limit is reached. Try again later.","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}}`, map[string]string{"Retry-After": "5"}},
+		{Limited(5), `{"error":{"message":"Too many requests: a limit is reached, of the API key or of the model (APP_MODEL_GATEWAY_MAX_INFLIGHT). Try again later.","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"}}`, map[string]string{"Retry-After": "5"}},
 		{Failed(503, CodeModelLoading, 0, "x"), `{"error":{"message":"x","type":"server_error","param":null,"code":"model_loading"}}`, map[string]string{"Retry-After": ""}},
 	} {
 		w := httptest.NewRecorder()

@@ -16,6 +16,7 @@ const maxMembers = 256
 type Fields struct {
 	names []string
 	index map[string]int
+	rules *ruleFields // of a table
 }
 
 // NewFields makes the set. The names are lower-case ASCII; one given twice counts once.
@@ -132,6 +133,9 @@ func (m *Members) members(s *scanner) error {
 			return &BodyError{Reason: fmt.Sprintf("the body has more than %d fields", maxMembers)}
 		}
 		at := m.find(name)
+		if at == unknown && m.fields.rules != nil && m.fields.rules.strict {
+			return unknownField(name)
+		}
 		if at == misspelt {
 			return &BodyError{Reason: "a field's name is spelled in other letters than the API has it; names are lower-case"}
 		}

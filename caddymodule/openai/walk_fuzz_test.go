@@ -54,8 +54,8 @@ func gatewayReading(body []byte) (m Members, r says, ok bool) {
 				r[name] = s
 			}
 		default:
-			n, isNumber := Integer(raw)
-			if !isNumber {
+			n, isNumber := Whole(raw)
+			if !isNumber || n < 0 || n > 999_999_999 {
 				return m, nil, false
 			}
 			r[name] = fmt.Sprintf("i%d", n)

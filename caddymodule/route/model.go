@@ -2,6 +2,7 @@ package route
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/client/wire"
@@ -16,7 +17,7 @@ type Model struct {
 	Domain   string
 	Paths    *Paths           // what its engine serves
 	Body     engine.BodyTable // which body fields its engine reads
-	Fields   *openai.Fields   // those that the gateway reads itself, and all that Body names
+	Fields   *openai.Fields   // those that Body names, with their rules, and those that the gateway reads itself
 	Targets  []wire.RouteTarget
 	Serving  bool
 	Asleep   bool
@@ -39,12 +40,32 @@ func newModel(r wire.Route) (*Model, error) {
 	}
 	body := e.Body()
 	m := &Model{Name: r.Model, Engine: r.Engine, Names: r.Names, Domain: r.Domain, Paths: pathsOf(e), Body: body,
-		Fields: openai.NewFields(slices.Concat([]string{"model", "stream", "stream_options", "prompt"}, body.Length, body.Count, body.Refuse)...), Targets: r.Targets,
+		Fields: fieldsOf(r.Engine, body, r.Limits.UnknownFields), Targets: r.Targets,
 		Serving: r.Serving, Asleep: r.Asleep, Reason: r.Reason, Limits: r.Limits, Created: r.CreatedAt.Unix(), wireForm: r}
 	if len(m.Names) == 0 {
 		m.Names = []string{r.Model}
 	}
 	return m, nil
+}
+
+// tables are the sets of fields that there are: one for each engine and answer to unknown fields, however many models.
+var tables sync.Map
+
+type tableOf struct {
+	engine string
+	strict bool
+}
+
+func fieldsOf(name string, body engine.BodyTable, setting string) *openai.Fields {
+	if setting == "" {
+		setting = body.Unknown
+	}
+	at := tableOf{name, setting == engine.Deny}
+	if f, ok := tables.Load(at); ok {
+		return f.(*openai.Fields)
+	}
+	f, _ := tables.LoadOrStore(at, openai.NewTable(body, at.strict))
+	return f.(*openai.Fields)
 }
 
 // Order is the places to try, best first: the targets that serve, one of them put first by its share of the weights

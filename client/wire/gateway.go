@@ -49,6 +49,8 @@ type RouteTarget struct {
 type Limits struct {
 	MaxBodyBytes       int64 `json:"max_body_bytes"`
 	MaxN               int64 `json:"max_n"`
+	MaxPrompts         int64 `json:"max_prompts"`    // elements of prompt, input or documents
+	MaxTextBytes       int64 `json:"max_text_bytes"` // of a body, without pictures and sounds
 	MaxGenLen          int64 `json:"max_gen_len"`
 	MaxInflight        int64 `json:"max_inflight"`
 	RetryAfterSeconds  int64 `json:"retry_after_seconds"`
@@ -65,6 +67,8 @@ type Limits struct {
 	UsageMaxBuffered      int64  `json:"usage_max_buffered_rows"`  // hourly sums kept unsent; more are dropped and logged
 	UsageScanBytes        int64  `json:"usage_scan_bytes"`         // tail of a response searched for usage; 0: no token counting
 	UsageStream           string `json:"usage_stream"`             // asked, limited, always
+	OverGenLen            string `json:"over_gen_len,omitempty"`   // refuse (or ""), clamp
+	UnknownFields         string `json:"unknown_fields,omitempty"` // pass, refuse; "": as the engine's table has it
 }
 
 // RouteKey is what a gateway knows of one key. Its id in the watch is the key's id; revoked keys are deleted lines.

@@ -113,7 +113,7 @@ func newSite(t *testing.T, engine, program string) *site {
 	})
 	route := wire.Route{Model: "chat", Engine: engine, Names: names, Serving: true, Reason: string(levelrail.ModelLoaded),
 		Targets: []wire.RouteTarget{{Kind: "replica", ID: "chat", Network: "unix", Address: socket, Weight: 1, Key: "engine-key", Serving: true}},
-		Limits: wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 8, MaxGenLen: 1 << 17, MaxInflight: 32, RetryAfterSeconds: 1, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
+		Limits: wire.Limits{UnknownFields: "pass", MaxBodyBytes: 32 << 20, MaxN: 8, MaxGenLen: 1 << 17, MaxInflight: 32, RetryAfterSeconds: 1, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
 			UsageFlushSeconds: 1, UsageScanBytes: 16 << 10, UsageStream: "limited"},
 		CreatedAt: time.Unix(1700000000, 0), Owner: levelrail.DefaultOwner}
 	cp.PutRoute(route)

@@ -140,7 +140,7 @@ func (b *bench) startOurs(name string, keys int) (*proxy, error) {
 	control.PutRoute(wire.Route{Model: "chat", Engine: "llamacpp", Names: []string{"chat"}, Serving: true, Reason: string(levelrail.ModelLoaded),
 		Targets: []wire.RouteTarget{{Kind: "replica", ID: "chat", Network: "unix", Address: b.path("engine.sock"), Weight: 1, Key: levelrail.NewSecret("lr"), Serving: true}},
 		// A server's defaults, but for the bounds that the load itself would reach.
-		Limits: wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxGenLen: 1 << 15, MaxInflight: 4096, RetryAfterSeconds: 5, DialTimeoutSeconds: 5,
+		Limits: wire.Limits{UnknownFields: "pass", MaxPrompts: 256, MaxTextBytes: 2 << 20, MaxBodyBytes: 32 << 20, MaxN: 16, MaxGenLen: 1 << 15, MaxInflight: 4096, RetryAfterSeconds: 5, DialTimeoutSeconds: 5,
 			HeaderTimeout: 300, IdleTimeout: 120, WakeWaitSeconds: 90, WakeRetryAfterSeconds: 15, ActivityTouchSeconds: 10,
 			UsageFlushSeconds: 30, UsageBatchRows: 200, UsageMaxBuffered: max(10000, 4*int64(keys)), UsageScanBytes: 16 << 10, UsageStream: "limited"},
 		CreatedAt: time.Now(), Owner: levelrail.DefaultOwner})

@@ -510,6 +510,29 @@ func TestChangedByHand(t *testing.T) {
 	})
 }
 
+// TestNotIsolated: a drop-in that takes isolation away, and a line taken out of the file by hand, are told as such, and no
+// longer once they are gone; a drop-in that does not is only listed.
+func TestNotIsolated(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		dropIn := filepath.Join(t.TempDir(), "override.conf")
+		tells := func(want ...string) func() bool {
+			return func() bool { return slices.Equal(n.status("chat").NotIsolated, want) }
+		}
+		n.write(dropIn, "[Service]\nCPUWeight=200\n")
+		n.units.DropIns(chat, dropIn)
+		n.until("it is listed", time.Minute, func() bool { return slices.Equal(n.status("chat").DropIns, []string{dropIn}) })
+		n.hold("it weakens nothing", 10*time.Second, tells())
+		n.write(dropIn, "[Service]\nPrivateNetwork=no\n")
+		n.until("it is told", time.Minute, tells("PrivateNetwork=no ("+dropIn+")"))
+		n.units.DropIns(chat)
+		n.until("it is not told any more", time.Minute, tells())
+		path := n.paths.unit(chat)
+		n.write(path, strings.Replace(n.read(path), "NoNewPrivileges=yes\n", "", 1))
+		n.until("the missing line is told", time.Minute, tells("NoNewPrivileges=yes is missing"))
+	})
+}
+
 // TestForeignFiles: files without the mark are never touched, whatever their name.
 func TestForeignFiles(t *testing.T) {
 	inBubble(t, func(n *node) {

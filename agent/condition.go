@@ -97,7 +97,11 @@ func condition(want Want, wanted bool, have Have, f Fetch, o *order, t *track) l
 		if t.reason != "" {
 			reason = t.reason
 		}
-		return lack(reason, failureText(how, message), next)
+		text, step := failureText(how, message)
+		if step != "" {
+			next = step + "; " + next
+		}
+		return lack(reason, text, next)
 	}
 	if !u.Running() && t.err != nil {
 		return lack(levelrail.EngineFailed, t.err.Error(), "systemctl status "+systemd.EngineUnit(as.Replica))
@@ -130,7 +134,7 @@ func fetching(c levelrail.Condition, want Want, f Fetch, o *order) levelrail.Con
 
 // failureText is one sentence on an engine that does not stay up: the first cause when the journal told it, else how it
 // ended.
-func failureText(u units.State, cause string) string {
+func failureText(u units.State, cause string) (text, next string) {
 	how := "the engine does not stay up"
 	switch {
 	case u.Up():
@@ -145,17 +149,43 @@ func failureText(u units.State, cause string) string {
 		how = "systemd cannot set up the engine's file system (226/NAMESPACE)"
 	case u.ExitCode == 1 && u.ExitStatus == 243:
 		how = "systemd cannot give the engine its key (243/CREDENTIALS)"
+	case u.ExitCode == 1 && u.ExitStatus > 128 && endings[u.ExitStatus-128].means != "": // a script or a parent process tells a signal so
+		e := endings[u.ExitStatus-128]
+		how, next = fmt.Sprintf("the engine ends with status %d, which stands for signal %d: %s", u.ExitStatus, u.ExitStatus-128, e.means), e.next
 	case u.ExitCode == 1 && u.ExitStatus > 0:
 		how = fmt.Sprintf("the engine ends with status %d", u.ExitStatus)
 	case u.ExitCode == 1:
 		how = "the engine ends by itself, with status 0"
 	case u.ExitCode > 1:
-		how = fmt.Sprintf("the engine is ended by signal %d", u.ExitStatus)
+		e := endings[u.ExitStatus]
+		how, next = fmt.Sprintf("the engine is ended by signal %d", u.ExitStatus), e.next
+		if e.means != "" {
+			how += " (" + e.name + "): " + e.means
+		}
+	}
+	if u.Result == "oom-kill" {
+		next = outOfMemory
 	}
 	if cause == "" {
-		return how
+		return how, next
 	}
-	return strings.TrimSuffix(how, ".") + ": " + cause
+	return strings.TrimSuffix(how, ".") + ": " + cause, next
+}
+
+const outOfMemory = "give the model a smaller --context or another quantization, or the machine more memory (journalctl -k shows who was killed)"
+
+// endings are what the signals by which engines end mean on this side of a crash, and what to do.
+var endings = map[int]struct{ name, means, next string }{
+	4: {"SIGILL", "an instruction that this CPU does not have: the program was built for a newer CPU",
+		"install a build for this CPU: levelrail engines list says where programs come from, and APP_MODEL_ENGINE_… in " + EnvironmentFile + " names one"},
+	6: {"SIGABRT", "the engine gave up on a fault that it found itself, which its log names", ""},
+	7: {"SIGBUS", "a file that it had mapped into memory was cut short, or the disk or the memory failed", "look for errors of the disk: journalctl -k; then levelrail models restart"},
+	8: {"SIGFPE", "a fault of arithmetic in the engine, such as a division by zero: often a damaged weights file", "try another file or another version of the engine"},
+	9: {"SIGKILL", "it was killed from outside, most likely because the machine ran out of memory", outOfMemory},
+	11: {"SIGSEGV", "the engine crashed: a fault of the program, of its GPU driver, or of what it was given to load",
+		"try another version of the engine, or another file"},
+	15: {"SIGTERM", "somebody or another service of this machine ended it", "the journal shows when"},
+	31: {"SIGSYS", "it made a system call that its sandbox forbids", "report the line of journalctl -k that names the call"},
 }
 
 // status is a replica's part of the report.
@@ -166,7 +196,7 @@ func (a *Agent) status(s *state, r string) wire.ReplicaStatus {
 	st := wire.ReplicaStatus{
 		Replica: r, Model: want.Assignment.Model, Revision: want.Assignment.Revision, Restarts: want.Assignment.Restarts, Unit: unit,
 		UnitState: h.Engine.String(), MainPID: h.Engine.MainPID, NRestarts: h.Engine.Restarts, Invocation: h.Engine.Invocation,
-		Condition: t.condition, DropIns: h.Engine.DropIns,
+		Condition: t.condition, DropIns: h.Engine.DropIns, NotIsolated: a.notIsolated(want, h),
 	}
 	if h.Engine.Active == "" {
 		st.UnitState = "inactive/dead"

@@ -139,22 +139,32 @@ func TestReadHost(t *testing.T) {
 	}
 }
 
-// TestFailureText: how an engine ended is said in words, before the cause that its journal told.
+// TestFailureText: how an engine ended is said in words, before the cause that its journal told, with what to do where that
+// follows from it.
 func TestFailureText(t *testing.T) {
 	for _, row := range []struct {
-		state units.State
-		cause string
-		want  string
+		state      units.State
+		cause      string
+		want, next string
 	}{
-		{units.State{Active: "failed", ExitCode: 1, ExitStatus: 1}, "no tensor", "the engine ends with status 1: no tensor"},
-		{units.State{Active: "failed", ExitCode: 1}, "", "the engine ends by itself, with status 0"},
-		{units.State{Active: "failed", ExitCode: 2, ExitStatus: 9}, "", "the engine is ended by signal 9"},
-		{units.State{Active: "failed", Result: "oom-kill", ExitCode: 2, ExitStatus: 9}, "", "the kernel killed the engine because the machine ran out of memory"},
-		{units.State{Active: "failed", ExitCode: 1, ExitStatus: 243}, "", "systemd cannot give the engine its key (243/CREDENTIALS)"},
-		{units.State{Active: "active", Sub: "running"}, "model not found", "the engine runs and does not serve the model: model not found"},
+		{units.State{Active: "failed", ExitCode: 1, ExitStatus: 1}, "no tensor", "the engine ends with status 1: no tensor", ""},
+		{units.State{Active: "failed", ExitCode: 1}, "", "the engine ends by itself, with status 0", ""},
+		{units.State{Active: "failed", ExitCode: 2, ExitStatus: 9}, "", "the engine is ended by signal 9 (SIGKILL): it was killed from outside, most likely because the machine ran out of memory", "smaller --context"},
+		{units.State{Active: "failed", Result: "oom-kill", ExitCode: 2, ExitStatus: 9}, "", "the kernel killed the engine because the machine ran out of memory", "smaller --context"},
+		{units.State{Active: "failed", ExitCode: 3, ExitStatus: 4}, "", "the engine is ended by signal 4 (SIGILL): an instruction that this CPU does not have: the program was built for a newer CPU", "APP_MODEL_ENGINE_"},
+		{units.State{Active: "failed", ExitCode: 3, ExitStatus: 11}, "ggml fault", "the engine is ended by signal 11 (SIGSEGV): the engine crashed: a fault of the program, of its GPU driver, or of what it was given to load: ggml fault", "another version"},
+		{units.State{Active: "failed", ExitCode: 3, ExitStatus: 6}, "GGML_ASSERT", "the engine is ended by signal 6 (SIGABRT): the engine gave up on a fault that it found itself, which its log names: GGML_ASSERT", ""},
+		{units.State{Active: "failed", ExitCode: 3, ExitStatus: 7}, "", "the engine is ended by signal 7 (SIGBUS): a file that it had mapped into memory was cut short, or the disk or the memory failed", "journalctl -k"},
+		{units.State{Active: "failed", ExitCode: 3, ExitStatus: 8}, "", "the engine is ended by signal 8 (SIGFPE): a fault of arithmetic in the engine, such as a division by zero: often a damaged weights file", "another file"},
+		{units.State{Active: "failed", ExitCode: 2, ExitStatus: 15}, "", "the engine is ended by signal 15 (SIGTERM): somebody or another service of this machine ended it", "journal"},
+		{units.State{Active: "failed", ExitCode: 1, ExitStatus: 137}, "", "the engine ends with status 137, which stands for signal 9: it was killed from outside, most likely because the machine ran out of memory", "smaller --context"},
+		{units.State{Active: "failed", ExitCode: 2, ExitStatus: 63}, "", "the engine is ended by signal 63", ""},
+		{units.State{Active: "failed", ExitCode: 1, ExitStatus: 243}, "", "systemd cannot give the engine its key (243/CREDENTIALS)", ""},
+		{units.State{Active: "active", Sub: "running"}, "model not found", "the engine runs and does not serve the model: model not found", ""},
 	} {
-		if got := failureText(row.state, row.cause); got != row.want {
-			t.Errorf("got %q, want %q", got, row.want)
+		got, next := failureText(row.state, row.cause)
+		if got != row.want || !strings.Contains(next, row.next) || row.next == "" && next != "" {
+			t.Errorf("got %q, next %q; want %q, %q", got, next, row.want, row.next)
 		}
 	}
 }

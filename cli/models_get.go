@@ -101,6 +101,9 @@ func (s *session) showModel(m wire.Model) {
 			for _, n := range r.Notes {
 				s.say("note: %s: %s", r.Replica, plain(n))
 			}
+			if len(r.NotIsolated) > 0 {
+				s.say("%s %s: %s\n  the engine may reach what it must not. Undo it: systemctl revert %s, then levelrail models restart %s", s.stdout.paint(styled{"NOT ISOLATED:", styleRed}), r.Replica, plain(strings.Join(r.NotIsolated, ", ")), r.Unit, m.Name)
+			}
 			if len(r.DropIns) > 0 {
 				s.say("note: %s: changed by %s", r.Replica, plain(strings.Join(r.DropIns, ", ")))
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 
 	ucli "github.com/urfave/cli/v2"
 
@@ -37,6 +38,11 @@ func modelsList() verb {
 				t.row(m.Name, m.Engine, m.Model, m.NodeName, gpusOf(m), standing(m.Condition), s.age(m.CreatedAt))
 			}
 			t.print(s.stdout)
+			for _, m := range models {
+				if slices.ContainsFunc(m.Replicas, func(r wire.ReplicaStatus) bool { return len(r.NotIsolated) > 0 }) {
+					s.say("%s %s: levelrail models get %s says by what", s.stdout.paint(styled{"NOT ISOLATED:", styleRed}), m.Name, m.Name)
+				}
+			}
 			return nil
 		},
 	}

@@ -206,6 +206,7 @@ func jsonPath(b []byte, path string) string {
 //	fake node NAME [gpus|offline]
 //	fake fail WHERE KIND MESSAGE NEXT   lets a request fail: "GET /api/v1/models", "watch", "logs"
 //	fake interrupt TEXT          the next command is stopped, as by Ctrl-C, once its stderr has the text
+//	fake weakened NAME WHAT      a drop-in takes isolation from the model's engine
 //	fake note TEXT               the next deployments say so
 //	fake warning TEXT            the status says so
 //	fake gateways [silent] GATEWAY…  these are connected, and answer or do not
@@ -243,6 +244,11 @@ func (s *script) fakeCommand(w []string) {
 		f.fail[w[1]] = &levelrail.Error{Kind: levelrail.ErrorKind(w[2]), Message: w[3], Next: w[4]}
 	case "interrupt":
 		s.interruptAt = w[1]
+	case "weakened":
+		m := f.models[w[1]]
+		for i := range m.Replicas {
+			m.Replicas[i].NotIsolated = append(m.Replicas[i].NotIsolated, w[2])
+		}
 	case "note":
 		f.notes = append(f.notes, w[1])
 	case "warning":

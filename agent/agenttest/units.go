@@ -55,6 +55,14 @@ func (u *Units) Calls() []string {
 	return append([]string(nil), u.calls...)
 }
 
+// DropIns sets the drop-ins that are in force for a unit.
+func (u *Units) DropIns(unit string, paths ...string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.units[unit].state.DropIns = paths
+	u.changed()
+}
+
 // ForgetCalls empties the list.
 func (u *Units) ForgetCalls() {
 	u.mu.Lock()

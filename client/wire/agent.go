@@ -99,7 +99,9 @@ type ReplicaStatus struct {
 	Condition  levelrail.Condition `json:"condition"`
 	Compute    string              `json:"compute,omitempty"`
 	DropIns    []string            `json:"drop_ins,omitempty"` // operator's changes in force
-	Notes      []string            `json:"notes,omitempty"`    // such as a lost local change of the unit file
+	// NotIsolated is what takes isolation away that the unit would give: PrivateNetwork=no (/etc/systemd/system/…).
+	NotIsolated []string `json:"not_isolated,omitempty"`
+	Notes       []string `json:"notes,omitempty"` // such as a lost local change of the unit file
 }
 
 // LogRequest asks an agent for a replica's journal. The agent answers with POST /api/v1/agent/logs/{id}, a body of lines

@@ -3,9 +3,11 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/levelrail/levelrail"
@@ -232,6 +234,13 @@ func (s *Server) getStatus(context.Context, *none) (*body[wire.Status], error) {
 		out.Models.Total++
 		if w.Condition(m).Ready {
 			out.Models.Ready++
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.Observed.Nodes)) {
+		for _, r := range w.Observed.Nodes[id].Replicas {
+			if len(r.NotIsolated) > 0 {
+				out.Warnings = append(out.Warnings, fmt.Sprintf("NOT ISOLATED: %s on %s, by %s: levelrail models get %s", clip(r.Replica), d.Nodes[id].Name, clip(strings.Join(r.NotIsolated, ", ")), clip(r.Model)))
+			}
 		}
 	}
 	for id, n := range d.Nodes {

@@ -32,10 +32,36 @@ func TestInstall(t *testing.T) {
 				}
 			}
 			checkLayout(t, h)
+			checkNeedrestart(t, h)
 			if got := h.Run("systemctl --failed --plain --no-legend"); got != "" {
 				t.Errorf("failed units: %s", got)
 			}
 		})
+	}
+}
+
+// checkNeedrestart reads our files for needrestart as it does, and asks what it would do with our services: 0 is to leave
+// them alone. The control plane and the agent may be restarted at any time.
+func checkNeedrestart(t *testing.T, h *hosttest.Host) {
+	t.Helper()
+	const ask = `perl -e 'our %nrconf = (override_rc => {});
+for my $fn (glob "/etc/needrestart/conf.d/*.conf") { eval do { local(@ARGV, $/) = $fn; <> }; die "$fn: $@" if $@ }
+for my $rc (@ARGV) { my $is = "restart"; for my $re (keys %{$nrconf{override_rc}}) { $is = $nrconf{override_rc}->{$re} if $rc =~ /$re/ } print "$rc $is\n" }' `
+	want := `levelrail-model-chat.service 0
+levelrail-model-chat.1.service 0
+levelrail-model-small.door.service 0
+levelrail-fetch-chat.service 0
+levelrail-gateway.service 0
+levelrail-agent.service restart
+levelrail-server.service restart
+ssh.service restart
+`
+	var units []string
+	for line := range strings.Lines(want) {
+		units = append(units, strings.Fields(line)[0])
+	}
+	if got := h.Run(ask + strings.Join(units, " ")); got != want {
+		t.Errorf("needrestart would do\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -49,6 +75,8 @@ func checkLayout(t *testing.T, h *hosttest.Host) {
 /etc/levelrail root:root 755 directory
 /etc/levelrail/Caddyfile root:root 644 regular file
 /etc/levelrail/sites root:root 755 directory
+/etc/needrestart/conf.d/levelrail-agent.conf root:root 644 regular file
+/etc/needrestart/conf.d/levelrail-gateway.conf root:root 644 regular file
 /run/levelrail root:root 755 directory
 /run/levelrail-agent root:root 700 directory
 /run/levelrail/agent.sock root:root 600 socket

@@ -25,10 +25,16 @@ func (x *exchange) generate(kind string) string {
 	if q.Stream {
 		return x.streamText(kind, q, r)
 	}
-	choices := make([]any, q.choices())
+	choices, prompts := make([]any, q.choices()), q.prompts()
 	for i := range choices {
 		if kind == kindCompletions {
-			choices[i] = map[string]any{"index": i, "text": r.text(), "finish_reason": r.finish, "logprobs": nil}
+			own := r
+			if prompts != nil {
+				one := *q
+				one.Prompt = prompts[i/max(q.N, 1)]
+				own = x.reply(&one)
+			}
+			choices[i] = map[string]any{"index": i, "text": own.text(), "finish_reason": own.finish, "logprobs": nil}
 			continue
 		}
 		m := map[string]any{"role": "assistant", "content": r.text()}

@@ -224,7 +224,20 @@ func (q *query) most() int {
 	return 0
 }
 
-func (q *query) choices() int { return max(q.N, 1) }
+// choices is how many texts are wanted: n for each prompt.
+func (q *query) choices() int { return max(q.N, 1) * max(len(q.prompts()), 1) }
+
+// prompts are the prompts of a request that has several; of token numbers there is one list.
+func (q *query) prompts() []any {
+	list, _ := q.Prompt.([]any)
+	if len(list) == 0 {
+		return nil
+	}
+	if _, numbers := list[0].(float64); numbers {
+		return nil
+	}
+	return list
+}
 
 // words8 cuts a text into words with the blank before them, and words into eight bytes at most, at borders of letters.
 func words8(text string) []string {

@@ -11,9 +11,16 @@ from pydantic import BaseModel
 HELLO = [{"role": "user", "content": "one two three"}]
 
 
-class Answer(BaseModel):
+class Small(BaseModel):
     ok: bool
+
+
+class Answer(Small):
     city: str
+
+
+if REAL:
+    Answer = Small  # a small model may talk in a string until its tokens are used up
 
 
 def client(key=KEY, kind=openai.AsyncOpenAI, **more):

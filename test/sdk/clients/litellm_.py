@@ -7,7 +7,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches a table o
 import litellm
 
 litellm.suppress_debug_info = True
-from harness import KEY, MODEL, PROMPTS, TEXTS, URL, check, equal, main, refused, said, stub_only
+from harness import KEY, MODEL, PROMPTS, REAL, TEXTS, URL, check, equal, main, refused, said, stub_only
 
 HELLO = [{"role": "user", "content": "one two three"}]
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {
@@ -44,8 +44,9 @@ async def stream_async():
 
 @check
 def batch():
-    a = litellm.text_completion(prompt=["one two three"] * PROMPTS, **options(max_tokens=8))
-    equal(len(a.choices), PROMPTS)
+    a = litellm.text_completion(prompt=[f"say {i}" for i in range(PROMPTS)], **options(max_tokens=8))
+    assert len(a.choices) == PROMPTS and all(c.text for c in a.choices), a
+    assert REAL or [c.text for c in a.choices] == [f"You said: say {i}" for i in range(PROMPTS)], a
 
 
 @stub_only

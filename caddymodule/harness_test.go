@@ -23,6 +23,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/caddymodule/late"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -120,7 +121,7 @@ func (h *host) load() {
 }
 
 func (h *host) tryLoad(text string) error {
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
+	config, _, err := caddyconfig.GetAdapter(late.AdapterName).Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
 	if err != nil {
 		return err
 	}

@@ -302,7 +302,7 @@ func (h *host) process(env ...string) (cmd *exec.Cmd, ended chan error) {
 	if err := os.WriteFile(config, []byte(h.caddyfile()), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
-	cmd = exec.Command(os.Args[0], "run", "--config", config, "--adapter", "caddyfile")
+	cmd = exec.Command(os.Args[0], "run", "--config", config, "--adapter", "levelrail")
 	cmd.Env = append(append(os.Environ(), "LEVELRAIL_TEST_AS_GATEWAY=1", "HOME="+h.dir), env...)
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)

@@ -37,8 +37,12 @@ func (c *currentLog) use(log *zap.Logger) {
 // lines are the fields of a request's line, kept for the next one: whoever takes a line has written it down when Write returns.
 var lines = sync.Pool{New: func() any { f := make([]zap.Field, 0, 16); return &f }}
 
-// Record writes the request's line: what, whose, how it ended. Never a body, a key, a query or a path of the client's.
+// Record writes the request's line: what, whose, how it ended, and of a refusal to whom. Never a body, a key, a query or a
+// path of the client's.
 func (c *currentLog) Record(r meter.Record) {
+	if r.Quiet {
+		return
+	}
 	entry := c.now.Load().zap.Check(zap.InfoLevel, "request")
 	if entry == nil {
 		return
@@ -48,6 +52,9 @@ func (c *currentLog) Record(r meter.Record) {
 		zap.String("key", r.KeyPrefix), zap.Int("status", r.Status), zap.Int64("duration_ms", r.Duration.Milliseconds()), zap.Int64("bytes", r.Bytes), zap.String("end", string(r.End)))
 	if r.Code != "" {
 		fields = append(fields, zap.String("code", r.Code))
+	}
+	if r.Client != "" {
+		fields = append(fields, zap.String("client", r.Client))
 	}
 	if r.FirstByte > 0 {
 		fields = append(fields, zap.Int64("first_byte_ms", r.FirstByte.Milliseconds()))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/levelrail/levelrail/caddymodule/late"
 	"github.com/levelrail/levelrail/caddymodule/meter"
 )
 
@@ -61,6 +62,7 @@ func newMetrics(s *shared) *metrics {
 	}
 	m.all = []prometheus.Collector{m.requests, m.tokens, m.bytes, m.duration, m.firstByte,
 		gauge("requests_in_flight", "Requests that are being served.", func() float64 { return float64(s.requests.Load()) }),
+		gauge("sites_waiting", "Addresses of sites that cannot be opened yet.", func() float64 { return float64(late.Waiting()) }),
 		gauge("usage_rows_held", "Hourly sums that the control plane has not accepted yet.", func() float64 { return float64(s.meter.Rows()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name("usage_rows_dropped_total"), Help: "Hourly sums that did not fit the bound or were refused, and are lost."},
 			func() float64 { return float64(s.meter.Dropped()) }),

@@ -54,18 +54,48 @@ func TestCrossOrigin(t *testing.T) {
 func TestCrossOriginMistakes(t *testing.T) {
 	h := prepareHost(t)
 	for setting, want := range map[string]string{
-		"cross_origin":                          "needs one origin",
-		"cross_origin app.example.com":          "like https://app.example.com",
-		"cross_origin https://app.example.com/": "like https://app.example.com",
-		"cross_origin HTTPS://app.example.com":  "like https://app.example.com",
-		"cross_origin *\n\t\tcross_origin *":    "stands twice",
-		"cross_origin {env.X}":                  "no placeholders",
-		"crossorigin *":                         "it has cross_origin",
-		"state_dir /tmp":                        "global options",
+		"cross_origin":                           "needs one origin",
+		"cross_origin app.example.com":           "like https://app.example.com",
+		"cross_origin https://app.example.com/":  "like https://app.example.com",
+		"cross_origin HTTPS://app.example.com":   "like https://app.example.com",
+		"cross_origin *\n\t\tcross_origin *":     "stands twice",
+		"cross_origin APP://obsidian.md":         "not an origin",
+		"cross_origin https://*":                 "names no site",
+		"cross_origin https://*.example.com":     "small letters and without a path",
+		"cross_origin https://a.example.com:443": "never sent",
+		"cross_origin app://":                    "not an origin",
+		"cross_origin ://x":                      "not an origin",
+		"cross_origin file:///home":              "not an origin",
+		"cross_origin {env.X}":                   "no placeholders",
+		"crossorigin *":                          "it has cross_origin",
+		"state_dir /tmp":                         "global options",
 	} {
 		err := h.tryLoad(strings.Replace(h.caddyfile(), "\tlevelrail\n}", "\tlevelrail {\n\t\t"+setting+"\n\t}\n}", 1))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Caddyfile:") {
 			t.Errorf("%s: %v", setting, err)
+		}
+	}
+}
+
+// TestCrossOriginApps: desktop and mobile apps and extensions of browsers send origins of their own, some of them other ones at
+// each start: they can be named, one by one or by their scheme, and nobody else gets in with them.
+func TestCrossOriginApps(t *testing.T) {
+	h := newHost(t, "\tlevelrail\n}", "\tlevelrail {\n\t\tcross_origin app://obsidian.md tauri://localhost capacitor://localhost chrome-extension://mfhbbgkbpkmjbplkpkoigdlmmajmmhoj "+
+		"moz-extension://* vscode-webview://* file:// null http://localhost:5173\n\t}\n}")
+	preflight := func(origin string) (status int, allowed string) {
+		resp, _ := h.do("OPTIONS", chatPath, "", "Authorization", "", "Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")
+		return resp.StatusCode, resp.Header.Get("Access-Control-Allow-Origin")
+	}
+	for _, origin := range []string{"app://obsidian.md", "tauri://localhost", "capacitor://localhost", "chrome-extension://mfhbbgkbpkmjbplkpkoigdlmmajmmhoj", "file://", "null",
+		"moz-extension://2b3e1c4a-9d3f-4a52-8d0a-7d2f3f1c6e55", "vscode-webview://0q1v2n3m4b5c6x7z8l9k0j1h2g3f4d5s", "http://localhost:5173"} {
+		if status, allowed := preflight(origin); status != 204 || allowed != origin {
+			t.Errorf("%s: %d %q", origin, status, allowed)
+		}
+	}
+	for _, origin := range []string{"app://other", "app://obsidian.md.evil", "tauri://localhost2", "chrome-extension://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "moz-extension://", "moz-extension:",
+		"xmoz-extension://a", "vscode-webview", "file://x", "NULL", "https://evil.example.com", "http://localhost:5174", ""} {
+		if status, allowed := preflight(origin); status != 405 || allowed != "" {
+			t.Errorf("%q, which is not named: %d %q", origin, status, allowed)
 		}
 	}
 }

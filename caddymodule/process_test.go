@@ -39,7 +39,7 @@ func TestProcess(t *testing.T) {
 	}
 	write(h.caddyfile())
 	said := newNotify(t, filepath.Join(h.dir, "notify.sock"))
-	cmd := exec.Command(os.Args[0], "run", "--config", config, "--adapter", "caddyfile")
+	cmd := exec.Command(os.Args[0], "run", "--config", config, "--adapter", "levelrail")
 	cmd.Env = append(os.Environ(), "LEVELRAIL_TEST_AS_GATEWAY=1", "NOTIFY_SOCKET="+said.path, "WATCHDOG_USEC=200000", "HOME="+h.dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestValidate(t *testing.T) {
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(os.Args[0], "validate", "--config", config, "--adapter", "caddyfile")
+		cmd := exec.Command(os.Args[0], "validate", "--config", config, "--adapter", "levelrail")
 		cmd.Env = append(os.Environ(), "LEVELRAIL_TEST_AS_GATEWAY=1", "HOME="+h.dir)
 		if out, err := cmd.CombinedOutput(); (err == nil) != ok || !ok && !strings.Contains(string(out), "nonsense") {
 			t.Errorf("valid %v: %v %s", ok, err, out)

@@ -3,11 +3,13 @@ package caddymodule
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/levelrail/levelrail"
@@ -69,10 +71,17 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	s.meter = meter.New(meter.Options{ControlPlane: c, GatewayID: s.link.ID, Directory: key.dir, Settings: s.metering, Log: text})
 	s.metrics = newMetrics(s)
 	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Keys: keys, Leases: s.sharer, Wake: s.wake,
-		Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now}
+		Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now, ClientIP: clientIP, Stopping: caddy.Exiting}
 	s.link.Load()
 	s.keeper.Load()
 	return s, nil
+}
+
+// clientIP is the client's address as Caddy sees it: what a proxy says that the option trusted_proxies names, else the other
+// end of the connection.
+func clientIP(r *http.Request) string {
+	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	return ip
 }
 
 // start follows the control plane from the first call on; later calls hand over the new configuration's log, and what it

@@ -205,7 +205,7 @@ func TestNothingElseWakes(t *testing.T) {
 		headers            []string
 		status             int
 	}{
-		{"GET", "/v1/models", "", nil, 200}, {"GET", "/v1/models/chat", "", nil, 200}, {"HEAD", "/v1/models", "", nil, 405}, {"GET", "/healthz", "", nil, 404}, {"GET", "/metrics", "", nil, 404},
+		{"GET", "/v1/models", "", nil, 200}, {"GET", "/v1/models/chat", "", nil, 200}, {"HEAD", "/v1/models", "", nil, 405}, {"GET", "/healthz", "", nil, 200}, {"GET", "/health", "", nil, 200}, {"GET", "/metrics", "", nil, 404},
 		{"OPTIONS", chatPath, "", nil, 405}, {"GET", chatPath, "", nil, 405},
 		{"POST", chatPath, chatBody, []string{"Authorization", ""}, 401}, {"POST", chatPath, chatBody, []string{"Authorization", "Bearer lr-wrong"}, 401},
 		{"POST", "/v1/nothing", chatBody, nil, 404}, {"POST", chatPath, "{", nil, 400}, {"POST", chatPath, `{"model":"other"}`, nil, 404}, {"POST", chatPath, `{"model":"chat","n":17}`, nil, 400},

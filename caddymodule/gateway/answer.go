@@ -33,6 +33,7 @@ func (x *exchange) refuse(e *openai.Error) {
 	}
 	if x.record.End == meter.Complete {
 		x.record.End = meter.Refused
+		x.record.Client = x.client()
 	}
 	x.unread()
 	x.answered = true

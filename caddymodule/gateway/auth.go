@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/sha256"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ func noRoute(err error) *openai.Error {
 func (x *exchange) authorize() *openai.Error {
 	text, ok := bearer(x.r.Header)
 	if !ok {
+		if len(x.r.Header["Authorization"]) > 0 {
+			x.wrongKey("malformed", "")
+		}
 		return openai.Refuse(http.StatusUnauthorized, openai.CodeInvalidKey, "", "An API key is needed: send one header Authorization: Bearer lr-….")
 	}
 	if !x.table.Known() {
@@ -52,11 +56,46 @@ func (x *exchange) authorize() *openai.Error {
 	var few [128]byte
 	hash := route.Hash(sha256.Sum256(append(few[:0], text...)))
 	k := &x.found
-	if !x.table.FindKey(&hash, k) || !k.Live(x.Now()) || x.site != nil && !slices.Contains(k.Models, x.site.Name) {
+	switch {
+	case !x.table.FindKey(&hash, k):
+		x.wrongKey("unknown", "")
+		return badKey()
+	case !k.Live(x.Now()):
+		x.wrongKey("expired", k.Prefix)
+		return badKey()
+	case x.site != nil && !slices.Contains(k.Models, x.site.Name):
+		x.wrongKey("other_model", k.Prefix)
 		return badKey()
 	}
 	x.key = k
 	return nil
+}
+
+// wrongKey reports a key that opens nothing here, with the client's address, and holds the refusal when that address has
+// failed often. A flood has a line a second and address, in place of one for each request. Who sends no key at all guesses
+// nothing: load balancers and browsers do.
+func (x *exchange) wrongKey(why, prefix string) {
+	x.record.Client = x.client()
+	f := x.Failures.Failed(x.record.Client)
+	if f.Report {
+		// fail2ban reads the line: the address comes first, and nothing is in it that a client writes but a plain id.
+		x.Log.Warn("authentication failed", "client", x.record.Client, "failures", f.Count, "elsewhere", f.Missed, "why", why, "key", prefix,
+			"route", x.record.Route, "request_id", x.record.RequestID)
+	}
+	x.record.Quiet = !f.Report
+	if f.Close {
+		x.w.Header().Set("Connection", "close")
+	}
+	f.Wait(x.r.Context())
+}
+
+// client is the client's address.
+func (x *exchange) client() string {
+	if x.ClientIP != nil {
+		return x.ClientIP(x.r)
+	}
+	host, _, _ := net.SplitHostPort(x.r.RemoteAddr)
+	return host
 }
 
 func badKey() *openai.Error {

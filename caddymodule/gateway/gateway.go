@@ -22,6 +22,7 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/caddymodule/wake"
+	"github.com/levelrail/levelrail/listener"
 )
 
 // Gateway serves requests. It is safe for concurrent use; its fields are set before the first request.
@@ -36,6 +37,12 @@ type Gateway struct {
 	Log     *slog.Logger // what an operator has to know, once per event
 	Now     func() time.Time
 	Flights Flights
+
+	// ClientIP is the client's address as the operator wants it seen, behind proxies that are trusted. Default: the other end
+	// of the connection.
+	ClientIP func(*http.Request) string
+	Failures listener.Failures // of authentication, by that address
+	Stopping func() bool       // the process is about to end; nil: never
 }
 
 // step is one check. It refuses with an error, or lets the request on.
@@ -59,6 +66,9 @@ var order = []step{
 
 // ServeHTTP answers one request. It panics with http.ErrAbortHandler, and nothing else, to cut an answer that has begun.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.health(w, r) {
+		return
+	}
 	x := g.begin(w, r)
 	defer x.finish()
 	for _, check := range order {

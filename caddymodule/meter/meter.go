@@ -27,6 +27,8 @@ type Record struct {
 	Tags      []string
 	Status    int       // sent to the client; 499 when it left before an answer began
 	Code      string    // of a refusal, such as invalid_api_key
+	Client    string    // of a refusal: the address that it went to
+	Quiet     bool      // one of many that failed to authenticate: counted, and without a line of its own
 	End       End       //
 	Start     time.Time //
 	Duration  time.Duration

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/levelrail/levelrail/caddymodule/late"
 )
 
 // Site is the file's text. Without a permission Caddy gets no certificate on demand: the Caddyfile's on_demand_tls says whose
@@ -102,7 +104,7 @@ func System(config string) Switch {
 			if err != nil {
 				return "", err
 			}
-			out, err := exec.Command(self, "validate", "--config", config, "--adapter", "caddyfile").CombinedOutput()
+			out, err := exec.Command(self, "validate", "--config", config, "--adapter", late.AdapterName).CombinedOutput()
 			return string(out), err
 		},
 		Reload: func() error {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/levelrail/levelrail"
 	_ "github.com/levelrail/levelrail/caddymodule"
+	"github.com/levelrail/levelrail/caddymodule/late"
 	"github.com/levelrail/levelrail/caddymodule/public"
 )
 
@@ -75,7 +76,7 @@ func arguments(args []string) []string {
 			return a == "-c" || a == "--config" || strings.HasPrefix(a, "--config=") || a == "-h" || a == "--help" || a == "--resume"
 		}
 		if !slices.ContainsFunc(args[1:], named) {
-			args = append(args, "--config", defaultConfig, "--adapter", "caddyfile")
+			args = append(args, "--config", defaultConfig, "--adapter", late.AdapterName)
 		}
 	}
 	return args

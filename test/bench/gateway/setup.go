@@ -161,7 +161,7 @@ func (b *bench) startOurs(name string, keys int) (*proxy, error) {
 
 // launch starts a proxy and waits until it serves the last key and has nothing more to do.
 func (b *bench) launch(p *proxy, name, config string, patience time.Duration) (err error) {
-	if p.Process, err = rig.Start(rig.Options{CPU: b.core, Log: b.path(name + ".log")}, b.path("levelrail-gateway"), "run", "--config", config, "--adapter", "caddyfile"); err != nil {
+	if p.Process, err = rig.Start(rig.Options{CPU: b.core, Log: b.path(name + ".log")}, b.path("levelrail-gateway"), "run", "--config", config, "--adapter", "levelrail"); err != nil {
 		return err
 	}
 	b.stops = append(b.stops, func() error { return p.Stop(30 * time.Second) })

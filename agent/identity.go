@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -75,7 +76,7 @@ func (id *identity) greet(w wire.Welcome) (restored bool, err error) {
 	case id.ClusterID != "" && id.ClusterID != cluster:
 		return false, &levelrail.Error{Kind: levelrail.ErrRefused,
 			Message: fmt.Sprintf("this node belongs to the cluster %s, and the server is of the cluster %s", id.ClusterID, cluster),
-			Next:    "point the agent to its own control plane; to move the node, stop levelrail-agent, remove " + id.path + " and start it again"}
+			Next:    "point the agent to its own control plane; to move the node: levelrail-agent leave"}
 	case lineage != "" && slices.Contains(id.Replaced, lineage):
 		return false, &levelrail.Error{Kind: levelrail.ErrRefused,
 			Message: fmt.Sprintf("the server's history %s was replaced by a restored one, %s", lineage, id.Lineage),
@@ -106,6 +107,29 @@ func (id *identity) become(w wire.Welcome) error {
 	}
 	id.NodeID = w.NodeID
 	return id.save()
+}
+
+// leave is `levelrail-agent leave`: the node forgets the cluster that it belongs to.
+func leave(dir string, out io.Writer) error {
+	if _, err := os.Stat(filepath.Join(dir, "agent.json")); errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintln(out, "This node has belonged to no cluster yet.")
+		return nil
+	}
+	id, err := loadIdentity(dir)
+	if err != nil {
+		return err
+	}
+	if id.ClusterID == "" {
+		fmt.Fprintln(out, "This node belongs to no cluster.")
+		return nil
+	}
+	left := id.ClusterID
+	id.ClusterID, id.Lineage, id.Term, id.Replaced = "", "", 0, nil
+	if err := id.save(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "This node has left the cluster %s. Its models run on until the next cluster says what runs here; their weights stay.\nNext: systemctl restart levelrail-agent\n", left)
+	return nil
 }
 
 // obey takes note of a term, and refuses a lower one than was seen.

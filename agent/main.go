@@ -27,6 +27,7 @@ const usage = `levelrail-agent looks after the engines, weights and GPUs of one 
 Usage:
   levelrail-agent [run]        run the agent (systemctl start levelrail-agent)
   levelrail-agent fetch FILE   bring the weights that FILE describes; the agent starts this in a unit of its own
+  levelrail-agent leave        forget the cluster that this node belongs to; the next one that it meets becomes its own
   levelrail-agent settings     list the settings of /etc/default/levelrail-agent as Markdown
   levelrail-agent version      print the version
 `
@@ -52,6 +53,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return fail(run(ctx))
 	case command == "fetch" && len(args) == 1:
 		return fail(fetch.Main(ctx, args[0]))
+	case command == "leave" && len(args) == 0:
+		return fail(leave(DefaultPaths.State, stdout))
 	case command == "settings" && len(args) == 0:
 		fmt.Fprint(stdout, Reference())
 	case command == "version" && len(args) == 0, command == "--version":

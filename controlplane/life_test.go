@@ -204,7 +204,7 @@ func TestHello(t *testing.T) {
 	if after := r.state().Nodes[n.id]; !after.Stamp.UpdatedAt.Equal(before.Stamp.UpdatedAt) {
 		t.Error("a hello that says nothing new was written")
 	}
-	if _, err := r.agent.Hello(ctx, wire.Hello{NodeID: n.id, Name: "gpu-01", ClusterID: "clu_other"}); levelrail.KindOf(err) != levelrail.ErrRefused || !strings.Contains(err.Error(), "agent.json") {
+	if _, err := r.agent.Hello(ctx, wire.Hello{NodeID: n.id, Name: "gpu-01", ClusterID: "clu_other"}); levelrail.KindOf(err) != levelrail.ErrRefused || !strings.Contains(err.Error(), "levelrail-agent leave") {
 		t.Errorf("of another cluster: %v", err)
 	}
 	if _, err := r.agent.Hello(ctx, wire.Hello{NodeID: "../x", Name: "gpu-01"}); levelrail.KindOf(err) != levelrail.ErrInvalid {

@@ -18,6 +18,7 @@ const usage = `levelrail-server is Levelrail's control plane. It is a system ser
 Usage:
   levelrail-server [run]       serve until told to stop
   levelrail-server restore …   put a backup in the place of the store; restore --help
+  levelrail-server begin-anew  begin a new cluster where the store is gone; what is left of the old one is set aside
   levelrail-server version     print the version
   levelrail-server settings    print every setting with its default, as the reference page
   levelrail-server openapi     print the OpenAPI document of the API
@@ -43,6 +44,8 @@ func run(args []string, getenv func(string) string, stdin io.Reader, stdout, std
 	switch command {
 	case "run":
 		return serve(getenv, stderr)
+	case "begin-anew":
+		return beginAnew(getenv, stdout, stderr)
 	case "version", "--version":
 		fmt.Fprintln(stdout, "levelrail-server", levelrail.Version)
 	case "settings":

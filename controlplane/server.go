@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"log/slog"
 	"net/http"
@@ -235,6 +236,9 @@ func (s *Server) openStore(ctx context.Context) (*raftstore.Store, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
+	if err := s.storeLost(); err != nil {
+		return nil, err
+	}
 	opening, opened := context.WithCancel(ctx)
 	defer opened()
 	go extendStart(opening)
@@ -243,6 +247,20 @@ func (s *Server) openStore(ctx context.Context) (*raftstore.Store, error) {
 		return nil, fmt.Errorf("open the store: %w", err)
 	}
 	return store, nil
+}
+
+// storeLost refuses to begin a cluster beside what is left of another one: the certificate of its authority is written once
+// its store is there. A server that began anew without being asked would leave engines and gateways without their cluster.
+func (s *Server) storeLost() error {
+	store := filepath.Join(s.dir, "store")
+	if _, err := raftstore.Identify(store); !errors.Is(err, fs.ErrNotExist) {
+		return nil // the store itself says what is wrong with it
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "tls", authority.CAFile)); err != nil {
+		return nil
+	}
+	return levelrail.Errorf(levelrail.ErrRefused, "the store %s is gone, and %s says that this server has had one", store, filepath.Join(s.dir, "tls", authority.CAFile)).
+		WithNext("bring the disk back, or restore a backup: levelrail-server restore BACKUP; to begin a new cluster: levelrail-server begin-anew")
 }
 
 func (s *Server) masterKeyFile() string { return filepath.Join(s.dir, "master.key") }

@@ -40,6 +40,7 @@ type diskLine struct {
 
 type diskHead struct {
 	Format  int       `json:"format"`
+	Cluster string    `json:"cluster_id,omitempty"`
 	Token   string    `json:"token"`
 	SavedAt time.Time `json:"saved_at"`
 }
@@ -75,7 +76,7 @@ func load(dir string, log *slog.Logger) (*state, error) {
 			if line.Head.Format != tableFormat {
 				return nil, fmt.Errorf("%s has format %d, this gateway reads %d", f.Name(), line.Head.Format, tableFormat)
 			}
-			s.token, s.savedAt = line.Head.Token, line.Head.SavedAt
+			s.cluster, s.token, s.savedAt = line.Head.Cluster, line.Head.Token, line.Head.SavedAt
 		case line.Route != nil:
 			models++
 			if err := edit.PutModel(*line.Route); err != nil {
@@ -97,7 +98,7 @@ func load(dir string, log *slog.Logger) (*state, error) {
 }
 
 // write puts a table on disk so that a crash leaves either the old file or the new one.
-func write(dir string, t *route.Table, token string, now time.Time) error {
+func write(dir string, t *route.Table, cluster, token string, now time.Time) error {
 	return durable.Replace(dir, tableFile, func(w io.Writer) (err error) {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
@@ -106,7 +107,7 @@ func write(dir string, t *route.Table, token string, now time.Time) error {
 				err = enc.Encode(line)
 			}
 		}
-		put(diskLine{Head: &diskHead{Format: tableFormat, Token: token, SavedAt: now.UTC()}})
+		put(diskLine{Head: &diskHead{Format: tableFormat, Cluster: cluster, Token: token, SavedAt: now.UTC()}})
 		for _, m := range t.Models() {
 			r := m.Wire()
 			put(diskLine{Route: &r})
@@ -149,10 +150,11 @@ type saver struct {
 	dir string
 	log *slog.Logger
 
-	mu    sync.Mutex
-	table *route.Table // the newest that is not on disk; nil: none
-	token string
-	wake  chan struct{}
+	mu      sync.Mutex
+	table   *route.Table // the newest that is not on disk; nil: none
+	cluster string
+	token   string
+	wake    chan struct{}
 }
 
 // Pauses between two writes: the least, and the one after a failure.
@@ -166,12 +168,12 @@ func newSaver(dir string, log *slog.Logger) *saver {
 }
 
 // wish asks for a table to be kept. It returns at once.
-func (s *saver) wish(t *route.Table, token string) {
+func (s *saver) wish(t *route.Table, cluster, token string) {
 	if s.dir == "" {
 		return
 	}
 	s.mu.Lock()
-	s.table, s.token = t, token
+	s.table, s.cluster, s.token = t, cluster, token
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:
@@ -206,22 +208,32 @@ func (s *saver) run(ctx context.Context) {
 // for again.
 func (s *saver) flush() time.Duration {
 	s.mu.Lock()
-	t, token := s.table, s.token
+	t, cluster, token := s.table, s.cluster, s.token
 	s.table = nil
 	s.mu.Unlock()
 	if t == nil {
 		return leastPause
 	}
 	began := time.Now()
-	if err := write(s.dir, t, token, began); err != nil {
+	if err := write(s.dir, t, cluster, token, began); err != nil {
 		s.log.Error("routes and keys cannot be kept; a restart without the control plane will not know the newest", "directory", s.dir, "error", err)
 		s.mu.Lock()
 		if s.table != nil { // a newer one has come meanwhile
-			t, token = s.table, s.token
+			t, cluster, token = s.table, s.cluster, s.token
 		}
 		s.mu.Unlock()
-		s.wish(t, token)
+		s.wish(t, cluster, token)
 		return retryPause
 	}
 	return max(leastPause, 20*time.Since(began))
+}
+
+// Leave forgets the cluster that a gateway belongs to, with its routes and keys. The gateway must not run. It tells whether
+// there was anything to forget.
+func Leave(dir string) (bool, error) {
+	err := os.Remove(filepath.Join(dir, tableFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }

@@ -211,13 +211,19 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 		}
 	}()
 	serves := l.o.Serves()
-	kinds, body := []string{wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion}, wire.WatchGateway{GatewayID: id, Version: levelrail.Version, URL: serves.URL, Public: serves.Public}
+	kinds, body := []string{wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion}, wire.WatchGateway{GatewayID: id, Version: levelrail.Version,
+		ClusterID: l.state.cluster, URL: serves.URL, Public: serves.Public}
 	if l.o.Shares != nil {
 		kinds = append(kinds, wire.WatchShare)
 		body.Boot, body.Gateways = l.o.Shares.Boot()
 		l.o.Shares.Begin()
 	}
 	err := l.o.Source.Watch(ctx, client.WatchOptions{After: l.state.token, Kinds: kinds, Body: body}, func(line wire.WatchLine) error {
+		if line.Cluster != nil {
+			if err := l.state.belongs(*line.Cluster); err != nil {
+				return err
+			}
+		}
 		switch line.Kind {
 		case wire.WatchQuestion:
 			l.answer(ctx, id, line)
@@ -232,7 +238,7 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 		changed := l.state.apply(line)
 		if changed {
 			l.publish(l.state.table)
-			l.save.wish(l.state.table, l.state.token)
+			l.save.wish(l.state.table, l.state.cluster, l.state.token)
 		}
 		if changed && (line.Type == wire.WatchSynced || line.Kind == wire.WatchRouteKey) {
 			l.seen.upTo(l.state.token)

@@ -326,3 +326,73 @@ func BenchmarkApply(b *testing.B) {
 		s.apply(change)
 	}
 }
+
+// TestOtherCluster: a control plane of another cluster, such as one that began anew on an emptied disk, takes nothing away,
+// also after a restart of the gateway; one that a restored backup put in the place of this gateway's own is followed.
+func TestOtherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		cluster := func(what, token, id string, replaced ...string) wire.WatchLine {
+			return wire.WatchLine{Type: what, Token: token, Cluster: &wire.WatchCluster{ID: id, Replaced: replaced}}
+		}
+		var src *fakeSource
+		run := func() (l *Link, log *bytes.Buffer, stop func()) {
+			src = newFakeSource()
+			l, log = newLink(src, dir)
+			l.Load()
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { l.Run(ctx); close(ended) }()
+			synctest.Wait()
+			return l, log, func() { cancel(); <-ended }
+		}
+		send := func(lines ...wire.WatchLine) {
+			for _, x := range lines {
+				src.lines <- x
+			}
+			synctest.Wait()
+		}
+		l, log, stop := run()
+		send(cluster(wire.WatchReset, "", "clu_1"), keyLine("k1", ""), routeLine("chat"), cluster(wire.WatchSynced, "c.1", "clu_1"))
+		src.breakUp <- &client.GoneError{Err: levelrail.Errorf(levelrail.ErrNotFound, "of another history")}
+		time.Sleep(2 * mostPause)
+		synctest.Wait()
+		send(cluster(wire.WatchReset, "", "clu_2"))
+		if got := content(l.Table(), "k1"); got != "chat k1" || l.Live() {
+			t.Errorf("after a reset by another cluster: %q, live %v", got, l.Live())
+		}
+		if !strings.Contains(log.String(), "belongs to the cluster clu_1, and the control plane to clu_2") || !strings.Contains(log.String(), "levelrail-gateway leave") {
+			t.Errorf("the log says\n%s", log)
+		}
+		stop()
+
+		l, _, stop = run()
+		if got := content(l.Table(), "k1"); got != "chat k1" {
+			t.Errorf("after a restart: %q", got)
+		}
+		send(cluster(wire.WatchReset, "", "clu_2"))
+		if got := content(l.Table(), "k1"); got != "chat k1" {
+			t.Errorf("after a restart and a reset by another cluster: %q", got)
+		}
+		time.Sleep(2 * mostPause)
+		synctest.Wait()
+		send(cluster(wire.WatchReset, "", "clu_3", "clu_1"), routeLine("new"), cluster(wire.WatchSynced, "d.1", "clu_3", "clu_1"))
+		if got := content(l.Table(), "k1"); got != "new" || !l.Live() {
+			t.Errorf("after the restored cluster: %q, live %v", got, l.Live())
+		}
+		stop()
+		if b := src.watches(); b[len(b)-1].Body.(wire.WatchGateway).ClusterID != "clu_1" {
+			t.Errorf("the gateway says that it belongs to %+v", b[len(b)-1].Body)
+		}
+
+		if left, err := Leave(dir); !left || err != nil {
+			t.Errorf("leaving: %v, %v", left, err)
+		}
+		l, _, stop = run()
+		send(cluster(wire.WatchReset, "", "clu_9"), routeLine("chat"), cluster(wire.WatchSynced, "e.1", "clu_9"))
+		if got := content(l.Table()); got != "chat" {
+			t.Errorf("after leaving: %q", got)
+		}
+		stop()
+	})
+}

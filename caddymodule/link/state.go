@@ -3,8 +3,10 @@ package link
 import (
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"time"
 
+	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/client/wire"
 )
@@ -13,7 +15,9 @@ import (
 type state struct {
 	table *route.Table
 	token string // where to go on from
-	log   *slog.Logger
+	// cluster is whose routes and keys these are; empty: not known, so whoever answers may say.
+	cluster string
+	log     *slog.Logger
 
 	// While the control plane says everything anew (from reset to synced), it is collected here.
 	fresh *route.Edit
@@ -23,6 +27,17 @@ type state struct {
 	said     map[string]bool
 
 	savedAt time.Time // of a copy from disk
+}
+
+// belongs checks whose routes and keys a watch tells. Those of another cluster would take the place of all that is served;
+// one that has taken the place of this gateway's, by a restored backup, is followed.
+func (s *state) belongs(c wire.WatchCluster) error {
+	if s.cluster != "" && c.ID != s.cluster && !slices.Contains(c.Replaced, s.cluster) {
+		return levelrail.Errorf(levelrail.ErrRefused, "this gateway belongs to the cluster %s, and the control plane to %s", s.cluster, c.ID).
+			WithNext("restore the store of %s (levelrail-server restore BACKUP); to move the gateway: levelrail-gateway leave", s.cluster)
+	}
+	s.cluster = c.ID
+	return nil
 }
 
 // begin forgets what a broken watch left unfinished.

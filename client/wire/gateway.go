@@ -10,8 +10,9 @@ import (
 type WatchGateway struct {
 	GatewayID string `json:"gateway_id"` // gw_…, kept in the gateway's state directory
 	Version   string `json:"version"`
-	URL       string `json:"url,omitempty"`    // the address it serves, for `models get`
-	Public    bool   `json:"public,omitempty"` // it serves the public site (https for any host name that a model has)
+	ClusterID string `json:"cluster_id,omitempty"` // whose routes and keys the gateway has; empty: none
+	URL       string `json:"url,omitempty"`        // the address it serves, for `models get`
+	Public    bool   `json:"public,omitempty"`     // it serves the public site (https for any host name that a model has)
 	// Of a watch of the kind share: the process (LeaseReport.Boot), and of how many gateways it last heard; 0: of none.
 	Boot     string `json:"boot,omitempty"`
 	Gateways int    `json:"gateways,omitempty"`

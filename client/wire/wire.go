@@ -235,6 +235,14 @@ type WatchLine struct {
 	Token  string           `json:"token,omitempty"` // where to go on from: opaque
 	Object json.RawMessage  `json:"object,omitempty"`
 	Error  *levelrail.Error `json:"error,omitempty"`
+	// Cluster is on reset and synced lines to gateways: whose routes and keys follow, or have been said.
+	Cluster *WatchCluster `json:"cluster,omitempty"`
+}
+
+// WatchCluster says whose state a watch tells. A gateway of another cluster keeps what it has, unless that was replaced.
+type WatchCluster struct {
+	ID       string   `json:"id"`
+	Replaced []string `json:"replaced,omitempty"` // clusters that this one took the place of on its server
 }
 
 // The types of a watch line.

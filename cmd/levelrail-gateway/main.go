@@ -51,6 +51,7 @@ func main() {
 	}
 	caddycmd.RegisterCommand(public.Command(defaultConfig))
 	caddycmd.RegisterCommand(replaceCommand())
+	caddycmd.RegisterCommand(leaveCommand())
 	caddycmd.Main()
 }
 

@@ -15,8 +15,8 @@ import (
 // Commands of Caddy's that open what the configuration names: the state directory, certificates, log files. The gateway's
 // user owns these and can put links there, so root leaves them to that user.
 var (
-	serving = []string{"run", "start"}                 // the service's own work, which root has no reason to do by hand
-	looking = []string{"validate", "adapt", "storage"} // done as the service would, so that the result is what the service will meet
+	serving = []string{"run", "start"}                          // the service's own work, which root has no reason to do by hand
+	looking = []string{"validate", "adapt", "storage", "leave"} // done as the service would, so that the result is what the service will meet
 )
 
 // leaveRoot makes this process one of the gateway's user where it is root's, the command opens that user's files, and there is

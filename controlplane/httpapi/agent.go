@@ -37,9 +37,9 @@ func (s *Server) agentHello(ctx context.Context, in *struct{ Body wire.Hello }) 
 		return nil, levelrail.Errorf(levelrail.ErrInvalid, "%q is not the id of a node: node_ and letters and digits", clip(h.NodeID)).WithNext("let the agent make its id: remove /var/lib/levelrail/agent/agent.json")
 	case h.Name == "":
 		return nil, levelrail.Errorf(levelrail.ErrInvalid, "the node %s has no name", h.NodeID).WithNext("give the host a name: hostnamectl hostname NAME")
-	case h.ClusterID != "" && h.ClusterID != d.Cluster.ID && !slices.Contains(s.o.Store.Status().Replaced, h.ClusterID):
-		return nil, levelrail.Errorf(levelrail.ErrRefused, "this agent belongs to the cluster %s, and this server to %s", clip(h.ClusterID), d.Cluster.ID).
-			WithNext("to move the node here, stop its models and remove /var/lib/levelrail/agent/agent.json on it")
+	}
+	if err := s.sameCluster("the agent of "+clip(h.Name), h.ClusterID); err != nil {
+		return nil, err
 	}
 	if st := s.o.Store.Status(); h.Lineage == st.Lineage && h.Term > st.Term {
 		return nil, s.refusePutBack("the agent of "+clip(h.Name), fmt.Sprintf("term %d", h.Term), fmt.Sprintf("term %d", st.Term))

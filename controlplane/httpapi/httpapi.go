@@ -100,6 +100,10 @@ type Server struct {
 		mu    sync.Mutex
 		peers []string // that have followed the history further than the store goes
 	}
+	foreign struct {
+		mu sync.Mutex
+		at map[string]foreignPeer // peers of other clusters
+	}
 }
 
 // New returns a server with all routes registered. It starts nothing.
@@ -223,6 +227,9 @@ func (s *Server) admit(ctx huma.Context, next func(huma.Context)) {
 		var err error
 		if c, err = s.identify(door, r); err == nil && !levelrail.Allows(c.abilities, a.ability) {
 			err = levelrail.Errorf(levelrail.ErrForbidden, "%s may not do this: it needs the ability %s", c.principal, a.ability)
+		}
+		if err == nil && a.ability != levelrail.AbilityRead && (door == DoorAPI || door == DoorTLS) {
+			err = s.storeGone()
 		}
 		if err != nil {
 			if levelrail.KindOf(err) == levelrail.ErrUnauthorized {

@@ -254,6 +254,9 @@ func (s *Server) getStatus(context.Context, *none) (*body[wire.Status], error) {
 	if w := s.putBackWarning(); w != "" {
 		out.Warnings = append(out.Warnings, w)
 	}
+	for _, peer := range s.foreignPeers() {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%s, and this server to %s: %s", peer, d.Cluster.ID, foreignNext))
+	}
 	out.Gateways = wire.Counts{Total: len(w.Observed.Gateways), Ready: len(w.Observed.Gateways)}
 	return &body[wire.Status]{out}, nil
 }

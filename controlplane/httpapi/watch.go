@@ -69,6 +69,9 @@ func (s *Server) postWatch(ctx context.Context, in *struct {
 		if !gatewayID.MatchString(in.Body.GatewayID) {
 			return nil, levelrail.Errorf(levelrail.ErrInvalid, "%q is not the id of a gateway: gw_ and letters and digits", clip(in.Body.GatewayID)).WithNext("let the gateway make its id")
 		}
+		if err := s.sameCluster("the gateway "+in.Body.GatewayID, in.Body.ClusterID); err != nil {
+			return nil, err
+		}
 		w.boot, w.heard = in.Body.Boot, in.Body.Gateways
 		w.gateway = &ledger.Gateway{ID: in.Body.GatewayID, URL: strings.TrimRight(in.Body.URL, "/"), Public: in.Body.Public, Version: in.Body.Version}
 	}
@@ -195,7 +198,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 
 	begin := func() error { // everything anew
 		sent, told = sentLines{}, newExpiries()
-		return out.send(false, wire.WatchLine{Type: wire.WatchReset})
+		return out.send(false, wire.WatchLine{Type: wire.WatchReset, Cluster: w.cluster()})
 	}
 	token := w.after
 	if w.keys == nil {
@@ -223,7 +226,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 		if err := w.deadKeys(out); err != nil {
 			return err
 		}
-		if err := out.send(true, wire.WatchLine{Type: wire.WatchSynced, Token: token}); err != nil {
+		if err := out.send(true, wire.WatchLine{Type: wire.WatchSynced, Token: token, Cluster: w.cluster()}); err != nil {
 			return err
 		}
 	}
@@ -398,7 +401,7 @@ func (w *watch) sendKey(out *stream, told *expiries, e raftstore.Event) error {
 	line := wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: e.ID, Token: e.Token}
 	switch e.Type {
 	case raftstore.EventSynced:
-		return out.send(true, wire.WatchLine{Type: wire.WatchSynced, Token: e.Token})
+		return out.send(true, wire.WatchLine{Type: wire.WatchSynced, Token: e.Token, Cluster: w.cluster()})
 	case raftstore.EventPut:
 		var k levelrail.Key
 		if err := json.Unmarshal(e.Object, &k); err != nil {
@@ -439,6 +442,15 @@ func (w *watch) deadKeys(out *stream) error {
 			return out.send(false, wire.WatchLine{Type: wire.WatchDelete, Kind: wire.WatchRouteKey, ID: id})
 		})
 	})
+}
+
+// cluster is for lines to a gateway.
+func (w *watch) cluster() *wire.WatchCluster {
+	if w.gateway == nil {
+		return nil
+	}
+	st := w.s.o.Store.Status()
+	return &wire.WatchCluster{ID: st.ClusterID, Replaced: st.Replaced}
 }
 
 // gatewayID is whose watch this is, empty for that of anybody but a gateway.

@@ -48,6 +48,7 @@ func TestRestore(t *testing.T) {
 	first := h.Deploy(chat)
 	revokedID, revoked := newKey(h, "revoked-later")
 	h.CLI("backups create --output /root/one.backup")
+	h.Run("cp /var/lib/levelrail/server/master.key /root/")
 	h.Run("systemctl restart levelrail-server.service && systemctl restart levelrail-server.service") // a term each
 	madeID, made := newKey(h, "made-later")
 	h.CLI("models keys revoke chat " + revokedID + " --yes")
@@ -97,6 +98,43 @@ func TestRestore(t *testing.T) {
 	}
 	if err := answers(h, revoked, http.StatusUnauthorized); err != nil {
 		t.Errorf("the key that came back and was revoked: %v", err)
+	}
+
+	// The server's disk comes back empty. The store alone: the server does not start. All of it: the server cannot know, and
+	// agent and gateway keep what they have.
+	h.Run("systemctl stop 'levelrail-server*' && rm -rf /var/lib/levelrail/server/store && systemctl start --no-block levelrail-server.service")
+	h.Eventually("the server to say that its store is gone", 20*time.Second, func() error {
+		if log := h.Journal("-u", "levelrail-server", "-n", "20"); !strings.Contains(log, "levelrail-server begin-anew") {
+			return fmt.Errorf("it says\n%s", log)
+		}
+		return nil
+	})
+	h.Run("systemctl stop 'levelrail-server*' && rm -rf /var/lib/levelrail/server/* && systemctl start levelrail-server.service")
+	h.Eventually("the status to name both peers of the old cluster", 20*time.Second, func() error {
+		out, errs := h.CLI("status")
+		if out += errs; !strings.Contains(out, "the agent of trixie belongs to") || !strings.Contains(out, "the gateway gw_") {
+			return fmt.Errorf("it says\n%s", out)
+		}
+		return nil
+	})
+	if err := answers(h, first, http.StatusOK); err != nil {
+		t.Errorf("the gateway beside an emptied server: %v", err)
+	}
+	if _, errs, code := h.Try("models deploy " + strings.Replace(chat, "chat", "extra", 1)); code != 4 || !strings.Contains(errs, "levelrail-server restore") {
+		t.Errorf("a deploy on an emptied server: %d %s", code, errs)
+	}
+	h.Run("systemctl stop 'levelrail-server*' && levelrail-server restore --yes --master-key-file /root/master.key /root/one.backup && systemctl start levelrail-server.service")
+	h.Eventually("the restored cluster to be whole", 30*time.Second, func() error {
+		if out, errs := h.CLI("status"); strings.Contains(out+errs, "belongs to") {
+			return fmt.Errorf("status says\n%s%s", out, errs)
+		}
+		if m := h.Get("chat"); !m.Condition.Ready {
+			return fmt.Errorf("chat is %s: %s", m.Condition.Reason, m.Condition.Message)
+		}
+		return answers(h, first, http.StatusOK)
+	})
+	if pid := h.WaitActive("levelrail-model-chat.service").MainPID; pid != engine {
+		t.Errorf("the engine was restarted: process %d, then %d", engine, pid)
 	}
 }
 

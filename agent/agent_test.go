@@ -133,17 +133,18 @@ func TestUpdate(t *testing.T) {
 // one away is said.
 func TestUpdateKeepsServingWhileFetching(t *testing.T) {
 	inBubble(t, func(n *node) {
-		n.serve()
+		fromFile := func(a *wire.Assignment) { a.Spec.Engine = "local" }
+		n.serve(fromFile)
 		n.units.ForgetCalls()
 		other := n.source + ".2.gguf"
-		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Revision = 2; a.Spec.Source = other }))
+		n.server.Assign(n.assignment(fromFile, func(a *wire.Assignment) { a.Revision = 2; a.Spec.Source = other }))
 		n.until("it says what is missing", time.Minute, n.reason("chat", levelrail.DownloadFailed))
 		s := n.status("chat")
 		if !s.Condition.Ready || s.Revision != 1 || !strings.Contains(s.Condition.Message, other) {
 			t.Errorf("status %+v", s)
 		}
 		n.hold("the old one serves", time.Minute, func() bool { return n.status("chat").Condition.Ready && !n.did("stop "+chat) })
-		n.write(other, "other weights")
+		n.write(other, "GGUF of another")
 		n.until("revision 2 serves", time.Minute, func() bool {
 			s := n.status("chat")
 			return s.Revision == 2 && s.Condition.Reason == levelrail.ModelLoaded
@@ -192,7 +193,7 @@ func TestDelete(t *testing.T) {
 				t.Errorf("%s is still there", p)
 			}
 		}
-		if n.read(filepath.Join(n.paths.set("chat"), "model.gguf")) != "weights" {
+		if n.read(filepath.Join(n.paths.set("chat"), "model.gguf")) != "GGUF weights" {
 			t.Error("the weights are gone")
 		}
 		// Deployed again, nothing is fetched.
@@ -500,13 +501,13 @@ func TestChangedByHand(t *testing.T) {
 		n.serve()
 		n.units.ForgetCalls()
 		path := n.paths.unit(chat)
-		n.write(path, strings.Replace(n.read(path), "Restart=always", "Restart=always\nMemoryMax=4G", 1))
+		n.write(path, strings.Replace(n.read(path), "Restart=always", "Restart=always\nNice=7", 1))
 		n.until("it is told", time.Minute, func() bool {
 			return slices.ContainsFunc(n.status("chat").Notes, func(s string) bool { return strings.Contains(s, "changed by hand") })
 		})
-		n.hold("it stays", time.Minute, func() bool { return strings.Contains(n.read(path), "MemoryMax=4G") && len(n.units.Calls()) == 0 })
+		n.hold("it stays", time.Minute, func() bool { return strings.Contains(n.read(path), "Nice=7") && len(n.units.Calls()) == 0 })
 		n.server.Assign(n.assignment(func(a *wire.Assignment) { a.Restarts = 1 }))
-		n.until("it is replaced", time.Minute, func() bool { return !strings.Contains(n.read(path), "MemoryMax") && len(n.status("chat").Notes) == 0 })
+		n.until("it is replaced", time.Minute, func() bool { return !strings.Contains(n.read(path), "Nice=7") && len(n.status("chat").Notes) == 0 })
 	})
 }
 

@@ -35,6 +35,9 @@ func (a *Agent) judge(ctx context.Context, s *state, now time.Time) {
 		}
 		a.read(ctx, s, r)
 		c := condition(want, wanted, have, s.fetches[want.Assignment.Model], s.orders[want.Assignment.Model], t)
+		if c.Reason == levelrail.Downloading && c.Message == "" && c.Progress == nil {
+			c.Message, c.Progress = s.behind(want)
+		}
 		c.Since = t.condition.Since
 		// The same word about another order is a new word: the control plane tells by its time what it is about.
 		order := fmt.Sprint(want.Assignment.Revision, "/", want.Assignment.Restarts)
@@ -112,14 +115,32 @@ func condition(want Want, wanted bool, have Have, f Fetch, o *order, t *track) l
 	return lack(levelrail.Starting, "", "")
 }
 
+// behind says which other model is bringing what a want waits for, and how far that has come.
+func (s *state) behind(want Want) (message string, progress *levelrail.Progress) {
+	model := want.Assignment.Model
+	if s.fetches[model].State.Running() || s.order(model).busy != "" {
+		return "", nil
+	}
+	for _, other := range keys(s.fetches, map[string]int{}) {
+		if w := s.needs(other); other != model && w.FetchKey != "" && origin(w) == origin(want) && s.fetches[other].State.Running() {
+			return "the same files are on their way for the model " + other, s.fetches[other].Said.Progress
+		}
+	}
+	return "", nil
+}
+
 // fetching says how the weights come along.
 func fetching(c levelrail.Condition, want Want, f Fetch, o *order) levelrail.Condition {
 	c.Reason = levelrail.Downloading
 	switch {
 	case f.Key == want.FetchKey && !f.Busy && f.State.Failed() && f.State.ExitStatus == 243: // its start job fails as well
-		c.Reason, c.Message = levelrail.HFTokenUnavailable, "the download could not be given the Hub token"
+		if c.Reason, c.Message = levelrail.HFTokenUnavailable, "the download could not be given the Hub token"; !want.Assignment.HubTokenSet {
+			c.Reason, c.Message = levelrail.DownloadFailed, "the download could not be given its order (243/CREDENTIALS)"
+		}
 	case o != nil && o.err != nil && o.key == want.FetchKey:
 		c.Reason, c.Message, c.Next = o.err.Reason, o.err.Message, o.err.Next
+	case o != nil && o.busy != "" && o.key == want.FetchKey:
+		c.Progress = o.progress
 	case f.Key != want.FetchKey || f.Busy:
 	case f.Known && f.Said.Key == want.FetchKey && f.Said.Step == fetch.Failed && !f.State.Running() && f.Said.Failure != nil:
 		fail := f.Said.Failure

@@ -23,35 +23,57 @@ func (a *Agent) begin(ctx context.Context, s *state, step Step) {
 	a.Log.Info(string(step.Do), "who", step.Who, "why", step.Why)
 	var act func(context.Context) error
 	var done func(*state, error)
+	limit := jobTime // 0: none
 	switch step.Do {
-	case Bring, StopFetch, DropFetch:
+	case GiveUp:
+		s.order(step.Who).giveUp()
+		return
+	case Bring, Take, StopFetch, DropFetch:
 		o, f := s.order(step.Who), s.fetches[step.Who]
 		o.busy = string(step.Do)
 		f.Busy = true
 		f.There = f.There || step.Do == Bring
 		s.fetches[step.Who] = f
-		want, partials := s.needs(step.Who), f.Said.Partials
-		if step.Do == Bring {
-			o.key, o.err = want.FetchKey, nil
+		want := s.needs(step.Who)
+		if step.Do == Bring || step.Do == Take { // copying and checking take as long as they take, and can be given up
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			o.key, o.cancel, limit = want.FetchKey, cancel, 0
+		}
+		tell := func(p levelrail.Progress) {
+			a.tell(func(s *state) {
+				if o := s.order(step.Who); o.busy == string(step.Do) {
+					o.progress, o.err = &p, nil
+				}
+			})
 		}
 		act = func(ctx context.Context) error {
 			switch step.Do {
 			case Bring:
-				return a.bring(ctx, want, partials)
+				return a.bring(ctx, want, every(tell))
+			case Take:
+				return a.take(ctx, want, every(tell))
 			case StopFetch:
-				return a.stopFetch(ctx, step.Who, partials, want.FetchKey == "")
+				return a.stopFetch(ctx, step.Who, want.FetchKey == "")
 			}
 			return a.dropFetch(ctx, step.Who)
 		}
 		done = func(s *state, err error) {
 			o := s.order(step.Who)
-			o.busy = ""
-			if err != nil && step.Do == Bring {
+			gaveUp := o.cancel == nil && (step.Do == Bring || step.Do == Take)
+			o.giveUp()
+			o.busy, o.progress = "", nil
+			switch {
+			case step.Do == StopFetch || step.Do == DropFetch:
+				o.key, o.seen, o.hold = "", "", time.Time{}
+			case err != nil && !gaveUp:
 				o.err = bringFailure(err)
 				o.hold = time.Now().Add(fetchPause)
-			}
-			if step.Do != Bring {
-				o.key, o.seen, o.hold = "", "", time.Time{}
+				if r := time.Duration(o.err.RetryAfter); r > 0 {
+					o.hold = time.Now().Add(r)
+				}
+			default:
+				o.err = nil
 			}
 		}
 	default:
@@ -74,7 +96,10 @@ func (a *Agent) begin(ctx context.Context, s *state, step Step) {
 		}
 	}
 	a.beside(func() {
-		jobCtx, cancel := context.WithTimeout(ctx, jobTime)
+		jobCtx, cancel := ctx, context.CancelFunc(func() {})
+		if limit > 0 {
+			jobCtx, cancel = context.WithTimeout(ctx, limit)
+		}
 		defer cancel()
 		began := time.Now()
 		err := act(jobCtx)
@@ -237,8 +262,8 @@ func (a *Agent) start(ctx context.Context, want Want, have Have) error {
 	return all
 }
 
-// bring writes the order for a model's weights and starts the unit that carries it out.
-func (a *Agent) bring(ctx context.Context, want Want, partials []string) error {
+// bring writes the order for a model's weights and starts the unit that carries it out. Files of the node it copies itself.
+func (a *Agent) bring(ctx context.Context, want Want, tell func(levelrail.Progress)) error {
 	as := want.Assignment
 	dir := a.Paths.fetch(as.Model)
 	token := ""
@@ -251,13 +276,18 @@ func (a *Agent) bring(ctx context.Context, want Want, partials []string) error {
 			return &tokenError{err}
 		}
 	}
-	unit, spec, err := a.order(want, token != "", partials)
+	unit, spec, copied, err := a.order(want, token != "")
 	if err != nil {
 		return err
 	}
-	if err := remove(filepath.Join(dir, fetch.StateName)); err != nil {
+	if copied {
+		return a.store().Import(ctx, spec, a.Settings.importDirs(), tell)
+	}
+	if spec, err = a.store().Prepare(ctx, spec, a.Settings.importDirs(), tell); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, jobTime)
+	defer cancel()
 	b, err := json.Marshal(spec)
 	if err != nil {
 		return err
@@ -284,13 +314,34 @@ func (a *Agent) bring(ctx context.Context, want Want, partials []string) error {
 	}
 	err = a.Units.Start(ctx, unit.Name)
 	if job := (*units.JobError)(nil); errors.As(err, &job) {
-		// The job of a fetch that fails at once may fail with it. The state file, removed above, tells that the process has
-		// run, and has the reason: the next look judges by that.
-		if said, read := fetch.ReadState(dir); read == nil && said.Key == spec.Key {
+		// The job of a fetch that fails at once may fail with it. The state file, which Prepare removed, tells that the process
+		// has run, and has the reason: the next look judges by that.
+		if said, read := fetch.ReadState(spec.Stage); read == nil && said.Key == spec.Key {
 			return nil
 		}
 	}
 	return err
+}
+
+// take checks what an ended fetch has brought and puts it in place.
+func (a *Agent) take(ctx context.Context, want Want, tell func(levelrail.Progress)) error {
+	_, spec, _, err := a.order(want, false)
+	if err != nil {
+		return err
+	}
+	return a.store().Take(ctx, spec, tell)
+}
+
+// every passes progress on at most three times a second, and whenever its phase changes.
+func every(tell func(levelrail.Progress)) func(levelrail.Progress) {
+	var last time.Time
+	phase := ""
+	return func(p levelrail.Progress) {
+		if now := time.Now(); p.Phase != phase || now.Sub(last) >= 300*time.Millisecond {
+			last, phase = now, p.Phase
+			tell(p)
+		}
+	}
 }
 
 func (a *Agent) writeFetch(ctx context.Context, name, text string) error {
@@ -307,12 +358,12 @@ func (a *Agent) writeFetch(ctx context.Context, name, text string) error {
 }
 
 // stopFetch ends a fetch. With abandon, what it had brought so far goes too; else another order may need it.
-func (a *Agent) stopFetch(ctx context.Context, model string, partials []string, abandon bool) error {
+func (a *Agent) stopFetch(ctx context.Context, model string, abandon bool) error {
 	if err := a.Units.Stop(ctx, systemd.FetchUnit(model)); err != nil {
 		return err
 	}
 	if abandon {
-		if err := (fetch.Store{Dir: a.Paths.Weights}).Abandon(model, partials); err != nil {
+		if err := a.store().Abandon(model); err != nil {
 			return err
 		}
 	}
@@ -352,6 +403,9 @@ func bringFailure(err error) *fetch.Failure {
 	next := "journalctl -u levelrail-agent has the details; it is tried again by itself"
 	if job := (*units.JobError)(nil); errors.As(err, &job) {
 		next = "journalctl -u " + job.Unit + " has the details; it is tried again by itself"
+	}
+	if f, ok := errors.AsType[*fetch.Failure](err); ok {
+		return f
 	}
 	return &fetch.Failure{Reason: levelrail.DownloadFailed, Message: "the download could not be started: " + err.Error(), Next: next}
 }

@@ -91,10 +91,13 @@ func (a *Agent) observe(ctx context.Context, s *state) error {
 	}
 	for m, f := range fetches {
 		f.State = states[systemd.FetchUnit(m)]
-		said, err := fetch.ReadState(a.Paths.fetch(m))
+		said, err := fetch.ReadState(a.store().Stage(m))
+		if err != nil { // one that an agent of an earlier version began
+			said, err = fetch.ReadState(a.Paths.fetch(m))
+		}
 		f.Known, f.Said = err == nil, said
 		o := s.order(m)
-		f.Busy = o.busy != ""
+		f.Busy, f.Long = o.busy != "", o.cancel != nil
 		f.Key = o.key
 		if f.Key == "" { // begun by an earlier agent
 			f.Key = said.Key
@@ -105,11 +108,11 @@ func (a *Agent) observe(ctx context.Context, s *state) error {
 	}
 	for m, o := range s.orders { // a fetch that could not even begin
 		if _, ok := fetches[m]; !ok && (o.busy != "" || o.err != nil) {
-			fetches[m] = Fetch{Key: o.key, Busy: o.busy != "", Hold: o.hold}
+			fetches[m] = Fetch{Key: o.key, Busy: o.busy != "", Long: o.cancel != nil, Hold: o.hold}
 		}
 	}
 	s.have, s.fetches = have, fetches
-	if s.sets, err = (fetch.Store{Dir: a.Paths.Weights}).Sets(); err != nil {
+	if s.sets, err = a.store().Sets(); err != nil {
 		return err
 	}
 	s.forget()
@@ -181,6 +184,15 @@ func (a *Agent) files() (map[string]Have, map[string]Fetch, error) {
 	}
 	for _, d := range dirs {
 		m := strings.TrimPrefix(filepath.Base(d), "fetch-")
+		f := fetches[m]
+		f.There = true
+		fetches[m] = f
+	}
+	staged, err := a.store().Staged()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range staged {
 		f := fetches[m]
 		f.There = true
 		fetches[m] = f

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"time"
 
 	"github.com/levelrail/levelrail"
@@ -103,6 +104,7 @@ type Fetch struct {
 	Known bool   // it has said how it stands
 	Said  fetch.State
 	Busy  bool
+	Long  bool      // what it is busy with may take long, and can be given up
 	Hold  time.Time // no further try of the same before this
 }
 
@@ -135,12 +137,21 @@ type track struct {
 
 // order is what the agent remembers of bringing a model's weights.
 type order struct {
-	busy  string
-	hold  time.Time // no further try of holdFor before this
-	key   string
-	tries int
-	err   *fetch.Failure // why the last step failed before there was a fetch to ask
-	seen  string         // the outcome that hold was worked out from
+	busy     string
+	cancel   context.CancelFunc  // gives up the step on its way; nil: it cannot be, or was
+	progress *levelrail.Progress // of the step on its way
+	hold     time.Time           // no further try of holdFor before this
+	key      string
+	tries    int
+	err      *fetch.Failure // why the last step failed before there was a fetch to ask
+	seen     string         // the outcome that hold was worked out from
+}
+
+func (o *order) giveUp() {
+	if o.cancel != nil {
+		o.cancel()
+		o.cancel = nil
+	}
 }
 
 func (s *state) track(replica string) *track {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/levelrail/levelrail/agent/fetch"
 	"github.com/levelrail/levelrail/systemd"
 )
 
@@ -36,6 +37,8 @@ const (
 	StopFetch Verb = "stop fetch" // and remove what it left
 	DropFetch Verb = "drop fetch" // the files of a fetch that is done
 	Bring     Verb = "fetch"      // begin to bring the weights
+	Take      Verb = "take in"    // check what was brought, and put it in place
+	GiveUp    Verb = "give up"    // what is being copied or checked
 	Write     Verb = "write"      // unit files, without touching what runs
 	Start     Verb = "start"      // write what differs, and start
 	Open      Verb = "open"       // the door of an engine that runs
@@ -159,6 +162,7 @@ func fetchSteps(w World) (stops, rest []Step) {
 		run    bool // and shall run
 		key    string
 		why    string
+		origin string // of its weights
 	}
 	needs := map[string]need{}
 	for _, r := range slices.Sorted(maps.Keys(w.Want)) {
@@ -167,14 +171,24 @@ func fetchSteps(w World) (stops, rest []Step) {
 		n.wanted = true
 		n.run = n.run || want.Assignment.Run
 		if n.key == "" && want.Assignment.Run && want.Lack == nil && want.Missing != "" {
-			n.key, n.why = want.FetchKey, want.Missing
+			n.key, n.why, n.origin = want.FetchKey, want.Missing, origin(want)
 		}
 		needs[want.Assignment.Model] = n
+	}
+	bringing := map[string]bool{} // origins; whoever wants the same files waits, and then finds them
+	for m, f := range w.Fetches {
+		if n := needs[m]; n.key != "" && f.Key == n.key && (f.State.Running() || f.Busy || f.finished()) {
+			bringing[n.origin] = true
+		}
 	}
 	for _, m := range keys(needs, w.Fetches) {
 		n, f := needs[m], w.Fetches[m]
 		running := f.State.Running()
 		switch {
+		case f.Busy && f.Long && !n.run:
+			stops = append(stops, Step{GiveUp, m, "the model is not to run on this node any more"})
+		case f.Busy && f.Long && n.key != "" && f.Key != n.key:
+			stops = append(stops, Step{GiveUp, m, "something else is to be fetched"})
 		case f.Busy:
 		case !n.run && (running || f.There):
 			why := "the model is no longer assigned to this node"
@@ -192,12 +206,27 @@ func fetchSteps(w World) (stops, rest []Step) {
 		case running && f.Key != n.key:
 			stops = append(stops, Step{StopFetch, m, "something else is to be fetched"})
 		case running:
+		case f.Key == n.key && f.finished():
+			rest = append(rest, Step{Take, m, "the fetch is done"})
 		case f.Key == n.key && w.Now.Before(f.Hold):
+		case bringing[n.origin]:
 		default:
+			bringing[n.origin] = true
 			rest = append(rest, Step{Bring, m, n.why})
 		}
 	}
 	return stops, rest
+}
+
+// finished tells that a fetch has brought what its order asks for.
+func (f Fetch) finished() bool {
+	return !f.State.Running() && f.Known && f.Said.Key == f.Key && f.Said.Step == fetch.Done
+}
+
+// origin names where a want's weights come from: the same origin, the same files.
+func origin(want Want) string {
+	spec := want.Assignment.Spec
+	return spec.Engine + " " + spec.Source + " " + spec.SourceCommit
 }
 
 // complete tells that every replica of a model has its weights.

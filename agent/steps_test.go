@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/levelrail/levelrail/agent/fetch"
 	"github.com/levelrail/levelrail/agent/units"
 	"github.com/levelrail/levelrail/client/wire"
 	"github.com/levelrail/levelrail/systemd"
@@ -157,6 +158,12 @@ func TestFetchSteps(t *testing.T) {
 		"failed a while ago":             {world(&need, Fetch{There: true, State: failed, Key: "k", Hold: noon}), []string{"fetch a: no weights"}},
 		"failed, then another order":     {world(&need, Fetch{There: true, State: failed, Key: "old", Hold: noon.Add(1)}), []string{"fetch a: no weights"}},
 		"a step is on its way":           {world(&need, Fetch{Busy: true}), nil},
+		"brought":                        {world(&need, Fetch{There: true, State: dead, Key: "k", Known: true, Said: fetch.State{Key: "k", Step: fetch.Done}}), []string{"take in a: the fetch is done"}},
+		"brought, for an earlier order":  {world(&need, Fetch{There: true, State: dead, Key: "old", Known: true, Said: fetch.State{Key: "old", Step: fetch.Done}}), []string{"fetch a: no weights"}},
+		"said so while it still runs":    {world(&need, Fetch{There: true, State: running, Key: "k", Known: true, Said: fetch.State{Key: "k", Step: fetch.Done}}), nil},
+		"being copied":                   {world(&need, Fetch{Busy: true, Long: true, Key: "k"}), nil},
+		"another is being copied":        {world(&need, Fetch{Busy: true, Long: true, Key: "old"}), []string{"give up a: something else is to be fetched"}},
+		"deleted while it is copied":     {world(nil, Fetch{Busy: true, Long: true, Key: "k"}), []string{"give up a: the model is not to run on this node any more"}},
 		"the node lacks the program":     {world(&lackingNeed, Fetch{}), nil},
 		"asleep":                         {world(&asleep, Fetch{}), nil},
 		"put to sleep in mid-download":   {world(&asleep, Fetch{There: true, State: running, Key: "k"}), []string{"stop fetch a: the model is to be asleep"}},
@@ -171,6 +178,33 @@ func TestFetchSteps(t *testing.T) {
 		}
 		if !slices.Equal(got, row.want) {
 			t.Errorf("%s:\ngot  %q\nwant %q", name, got, row.want)
+		}
+	}
+}
+
+// TestSameFilesOnce: of several models with the same source one fetches, and the others wait until its files are in place.
+func TestSameFilesOnce(t *testing.T) {
+	source := func(s string) func(*Want) { return func(w *Want) { w.Assignment.Spec.Source = s } }
+	wants := map[string]Want{"a": assigned("a", missing("ka"), source("org/one")), "b": assigned("b", missing("kb"), source("org/one")), "c": assigned("c", missing("kc"), source("org/two"))}
+	did := func(fetches map[string]Fetch) (got []string) {
+		for _, s := range steps(World{Synced: true, Now: noon, Want: wants, Fetches: fetches}) {
+			got = append(got, string(s.Do)+" "+s.Who)
+		}
+		return got
+	}
+	done := fetch.State{Key: "kb", Step: fetch.Done}
+	for name, row := range map[string]struct {
+		fetches map[string]Fetch
+		want    []string
+	}{
+		"at once":             {nil, []string{"fetch a", "fetch c"}},
+		"the second one runs": {map[string]Fetch{"b": {There: true, Key: "kb", State: units.State{Active: "active"}}}, []string{"fetch c"}},
+		"it is being taken":   {map[string]Fetch{"b": {Key: "kb", Busy: true, Long: true}}, []string{"fetch c"}},
+		"it is to be taken":   {map[string]Fetch{"b": {There: true, Key: "kb", Known: true, Said: done}}, []string{"take in b", "fetch c"}},
+		"it failed":           {map[string]Fetch{"b": {There: true, Key: "kb", Hold: noon.Add(1)}}, []string{"fetch a", "fetch c"}},
+	} {
+		if got := did(row.fetches); !slices.Equal(got, row.want) {
+			t.Errorf("%s: got %q, want %q", name, got, row.want)
 		}
 	}
 }

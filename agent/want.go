@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/levelrail/levelrail"
@@ -52,7 +53,7 @@ func (a *Agent) wanted(s *state, as wire.Assignment, have Have) Want {
 	if missing == "" {
 		// A file of the node that its owner has replaced is taken anew when the engine is started anew anyhow.
 		if file, written := have.Files[systemd.EngineUnit(as.Replica)]; written && file.Marks.Hash != w.Hash {
-			if p := manifest.Outdated(); p != "" {
+			if p := manifest.Outdated(a.Settings.importDirs()); p != "" {
 				missing = "the file " + p + " has changed since it was copied"
 			}
 		}
@@ -168,7 +169,10 @@ func (a *Agent) render(e engine.Engine, w *Want, at attach) error {
 		Weights: a.Paths.set(as.Model), Cache: cache(as.Replica), Door: launch.Door != "",
 		Loopback: launch.InetFamilies, Resources: launch.Resources, WriteExec: launch.WriteExec, SystemCalls: launch.SystemCalls,
 		StopSeconds: launch.StopSeconds, KillMode: launch.KillMode,
-		Minors: at.minors, AllGPUs: at.all, Groups: at.groups,
+		Minors: at.minors, AllGPUs: at.all, Groups: at.groups, Memory: a.Settings.EngineMemoryMax, Visible: []string{w.Program},
+	}
+	if real, err := filepath.EvalSymlinks(w.Program); err == nil {
+		u.Visible = append(u.Visible, real)
 	}
 	secret := a.Paths.credentials(as.Replica) + "/"
 	if launch.KeyVariable != "" {

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,18 +25,21 @@ import (
 	"github.com/levelrail/levelrail/agent/gpu"
 	"github.com/levelrail/levelrail/client/wire"
 	"github.com/levelrail/levelrail/engine"
+	"github.com/levelrail/levelrail/hub"
 	"github.com/levelrail/levelrail/systemd"
 )
 
 func init() {
 	engine.Register(echo{name: "echo"})
 	engine.Register(echo{name: "doored", door: "127.0.0.1:99"})
+	engine.Register(echo{name: "local", local: true})
 }
 
-// echo is an engine whose readiness the test sets: by socket, in answers. It runs from one file of the node.
+// echo is an engine whose readiness the test sets: by socket, in answers. It runs from one file of a Hub, or of the node.
 type echo struct {
 	engine.Engine
 	name, door string
+	local      bool
 }
 
 var (
@@ -55,8 +60,31 @@ func (echo) Check(spec levelrail.ModelSpec) error {
 	return nil
 }
 
-func (echo) Weights(spec levelrail.ModelSpec) (engine.WeightsPlan, error) {
-	return engine.WeightsPlan{From: engine.FromFile, Files: []engine.LocalFile{{Path: spec.Source, Role: levelrail.RoleModel}}}, nil
+func (e echo) Weights(spec levelrail.ModelSpec) (engine.WeightsPlan, error) {
+	if e.local {
+		return engine.WeightsPlan{From: engine.FromFile, Files: []engine.LocalFile{{Path: spec.Source, Role: levelrail.RoleModel}}}, nil
+	}
+	return engine.WeightsPlan{From: engine.FromHub, Repo: "org/echo", Choose: func(files []engine.HubFile) ([]engine.HubFile, error) {
+		if spec.SHA256 != "" && spec.SHA256 != files[0].SHA256 {
+			return nil, levelrail.Errorf(levelrail.ErrNotFound, "the repository has not the expected %s", spec.SHA256)
+		}
+		files[0].Role = levelrail.RoleModel
+		return files[:1], nil
+	}}, nil
+}
+
+// sourceHub is a Hub whose one repository is one file of this machine.
+type sourceHub struct{ path string }
+
+func (h sourceHub) Resolve(context.Context, string, string) (hub.Repo, error) {
+	b, err := os.ReadFile(h.path)
+	sum := sha256.Sum256(b)
+	return hub.Repo{Commit: "c1", Files: []hub.File{{Path: filepath.Base(h.path), Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:])}}}, err
+}
+
+func (h sourceHub) Download(_ context.Context, _, _ string, f hub.File, dst string, _ func(int64)) (hub.Got, error) {
+	b, err := os.ReadFile(h.path)
+	return hub.Got{SHA256: f.SHA256, Bytes: f.Bytes}, errors.Join(err, os.WriteFile(dst, b, 0o644))
 }
 
 func (e echo) Launch(p engine.Params) (engine.Launch, error) {
@@ -119,11 +147,11 @@ func inBubble(t *testing.T, f func(n *node)) {
 				t.Fatal(err)
 			}
 		}
-		n.write(n.source, "weights")
+		n.write(n.source, "GGUF weights")
 		n.units = agenttest.NewUnits(n.paths.Units)
 		n.units.OnStart = n.process
 		n.config = Config{
-			Settings: Settings{GPUAttach: "auto", GPUCollectInterval: time.Minute}, Paths: n.paths, Units: n.units, Journal: n.journal, GPUs: noGPU{},
+			Settings: Settings{GPUAttach: "auto", GPUCollectInterval: time.Minute, ImportDirs: dir}, Paths: n.paths, Units: n.units, Journal: n.journal, GPUs: noGPU{},
 			ControlPlane: n.server, Program: "/usr/bin/levelrail-agent", Host: Host{Name: "n1", Distribution: "debian", Version: "12"},
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		}
@@ -145,7 +173,11 @@ func (n *node) process(ctx context.Context, unit string) error {
 	}
 	n.fetches++
 	model := strings.TrimSuffix(strings.TrimPrefix(unit, "levelrail-fetch-"), ".service")
-	return fetch.Main(ctx, filepath.Join(n.paths.fetch(model), fetch.SpecName))
+	var spec fetch.Spec
+	if err := json.Unmarshal([]byte(n.read(filepath.Join(n.paths.fetch(model), fetch.SpecName))), &spec); err != nil {
+		return err
+	}
+	return fetch.Run(ctx, spec, sourceHub{n.source})
 }
 
 // start starts an agent; stop ends it as a kill would: nothing is said to anybody.

@@ -121,6 +121,9 @@ type WeightsPlan struct {
 	Import func(ctx context.Context, c *http.Client, w ImportWant, progress func(levelrail.Progress)) error
 	// Serve is that server's process, listening at address (host:port).
 	Serve func(program, dir, address string) Launch
+	// Identity is where that server keeps the key pair by which registries know it, relative to the parent of dir; the
+	// public half has the same name and .pub. It stays the same from fetch to fetch. Empty: there is none.
+	Identity string
 }
 
 // LocalFile is one file of the node that becomes a weights file.

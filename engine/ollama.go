@@ -126,7 +126,7 @@ func (o *ollama) Weights(spec levelrail.ModelSpec) (WeightsPlan, error) {
 	if err := o.Check(spec); err != nil {
 		return WeightsPlan{}, err
 	}
-	plan := WeightsPlan{From: FromEngine, Import: ollamaImport, Serve: ollamaServe}
+	plan := WeightsPlan{From: FromEngine, Import: ollamaImport, Serve: ollamaServe, Identity: ".ollama-home/.ollama/id_ed25519"}
 	if levelrail.IsPath(spec.Source) {
 		plan.Path = spec.Source
 	} else {
@@ -175,7 +175,7 @@ func (*ollama) Launch(p Params) (Launch, error) {
 	if len(p.Devices) > 0 {
 		env = append(env, "CUDA_CACHE_PATH="+filepath.Join(p.CacheDir, "cuda"))
 	}
-	return Launch{Args: []string{p.Program, "serve"}, Env: env, Door: ollamaAddress, InetFamilies: true, Resources: true, StopSeconds: 30, KillMode: "control-group"}, nil
+	return Launch{Args: []string{p.Program, "serve"}, Env: env, Door: ollamaAddress, InetFamilies: true, Resources: len(p.Devices) > 0, StopSeconds: 30, KillMode: "control-group"}, nil
 }
 
 // Ready: the server is up at once, with no model. /api/ps lists a model that is loaded and one that is being loaded

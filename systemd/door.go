@@ -69,14 +69,16 @@ func (d Door) Units() (socket, service Unit, err error) {
 		fields,
 		{},
 		{Key: "DynamicUser", Value: "yes"},
-		{Comment: "It gets its connections from systemd and needs no file of Levelrail's.", Key: "TemporaryFileSystem", Value: "/run/levelrail:ro /var/lib/levelrail:ro"},
+		{Comment: "It gets its connections from systemd and needs no file of anybody.", Key: "TemporaryFileSystem", Value: "/run:ro /var:ro /dev/shm:mode=1777"},
+		{Key: "MemoryMax", Value: "512M"},
+		hide()[0],
 		{Key: "DevicePolicy", Value: "closed"},
 		{Key: "PrivateDevices", Value: "yes"},
 		{Key: "PrivateUsers", Value: "yes"},
 		{Comment: "The engine's network, which has a loopback and nothing else (JoinsNamespaceOf above).", Key: "PrivateNetwork", Value: "yes"},
 		{Key: "IPAddressDeny", Value: "any"},
 		{Key: "IPAddressAllow", Value: "localhost"},
-		{Key: "RestrictAddressFamilies", Value: "AF_UNIX AF_INET AF_INET6"},
+		{Key: "RestrictAddressFamilies", Value: "AF_INET AF_INET6"},
 	}
 	lines = append(lines, hardening...)
 	lines = append(lines, Engine{}.process()...)

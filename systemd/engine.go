@@ -32,6 +32,9 @@ type Engine struct {
 	EnvironmentFile string       // of root only, for an engine that takes its key from the environment; may be empty
 	Credentials     []Credential // files that the process finds in CredentialDir
 
+	Visible []string // paths that the program lies in, so that the places they are in stay visible
+	Memory  string   // MemoryMax=, such as 90%; empty: no bound of its own
+
 	Weights string // directory of the replica's own weights, seen read-only
 	Cache   string // below /var/cache, such as levelrail/engines/chat: writable, kept over restarts
 	Door    bool   // the engine serves TCP inside its own network; a Door leads from the socket to it
@@ -96,6 +99,7 @@ func (e Engine) Unit() (Unit, error) {
 		{Key: "LimitNOFILE", Value: "65536"},
 		{Key: "LimitCORE", Value: "0"},
 		{Key: "TasksMax", Value: "16384"},
+		{Comment: "What is left over keeps the machine alive (APP_MODEL_ENGINE_MEMORY_MAX). Weights that are mapped give way and do not count.", Key: "MemoryMax", Value: e.memory()},
 		{Comment: "Found again with journalctl LEVELRAIL_MODEL=" + e.Marks.Model, Key: "LogExtraFields",
 			Value: Words("LEVELRAIL_MODEL="+e.Marks.Model, "LEVELRAIL_ENGINE="+e.Marks.Engine, "LEVELRAIL_REPLICA="+e.Marks.Replica)},
 		{},
@@ -106,12 +110,18 @@ func (e Engine) Unit() (Unit, error) {
 			Key: "RuntimeDirectory", Value: Plain(strings.TrimPrefix(own, "/run/"))},
 			Line{Key: "UMask", Value: "0000"})
 	}
-	service = append(service, Line{Comment: "Of Levelrail's directories the engine sees its own socket and its own weights, nothing else.",
-		Key: "TemporaryFileSystem", Value: "/run/levelrail:ro /var/lib/levelrail:ro"})
+	service = append(service, Line{Comment: "The engine sees its own socket and its own weights; no socket and no state of anybody else. Its output reaches the\njournal all the same: systemd opens that way before.",
+		Key: "TemporaryFileSystem", Value: "/run:ro /var/lib:ro /dev/shm:mode=1777"})
 	if !e.Door {
 		service = append(service, Line{Key: "BindPaths", Value: own})
 	}
-	service = append(service, Line{Key: "BindReadOnlyPaths", Value: e.Weights})
+	readOnly := e.Weights
+	if e.gpu() {
+		// The driver's daemons of the machine: without the first one each start of an engine initialises the card anew.
+		readOnly += " -/run/nvidia-persistenced -/run/nvidia-fabricmanager"
+	}
+	service = append(service, Line{Key: "BindReadOnlyPaths", Value: readOnly})
+	service = append(service, hide(e.Visible...)...)
 	if e.Cache != "" {
 		dir := path.Join("/var/cache", e.Cache)
 		if err := checkPath("cache directory", dir); err != nil {
@@ -159,6 +169,13 @@ func (e Engine) Unit() (Unit, error) {
 
 func (e Engine) gpu() bool { return e.AllGPUs || len(e.Minors) > 0 }
 
+func (e Engine) memory() string {
+	if e.Memory == "" {
+		return "infinity"
+	}
+	return e.Memory
+}
+
 func (e Engine) killMode() string {
 	if e.KillMode == "" {
 		return "control-group"
@@ -186,6 +203,10 @@ func (e Engine) devices() []Line {
 	default:
 		lines = append(lines, Line{Key: "PrivateDevices", Value: "yes"}, Line{Key: "PrivateUsers", Value: "yes"})
 	}
+	if e.gpu() && len(e.Groups) == 0 {
+		// The nodes are open to all users. Where a group owns them, that group would be nobody in there.
+		lines = append(lines, Line{Key: "PrivateUsers", Value: "yes"})
+	}
 	if e.gpu() && len(e.Groups) > 0 {
 		groups := slices.Clone(e.Groups)
 		slices.Sort(groups)
@@ -204,8 +225,12 @@ func (e Engine) network() []Line {
 		{Key: "IPAddressDeny", Value: "any"},
 	}
 	if e.Loopback || e.Door {
+		families := "AF_INET AF_INET6"
+		if !e.Door || e.gpu() { // its own socket; NCCL and the driver
+			families = "AF_UNIX AF_INET AF_INET6 AF_NETLINK"
+		}
 		return append(lines, Line{Comment: "Its processes talk to each other over the loopback of its own network.", Key: "IPAddressAllow", Value: "localhost"},
-			Line{Key: "RestrictAddressFamilies", Value: "AF_UNIX AF_INET AF_INET6 AF_NETLINK"})
+			Line{Key: "RestrictAddressFamilies", Value: families})
 	}
 	return append(lines, Line{Key: "RestrictAddressFamilies", Value: "AF_UNIX"})
 }
@@ -239,6 +264,8 @@ var hardening = []Line{
 	{Key: "ProtectClock", Value: "yes"},
 	{Key: "ProtectHostname", Value: "yes"},
 	{Key: "PrivateTmp", Value: "yes"},
+	{Key: "PrivateMounts", Value: "yes"},
+	{Key: "PrivateIPC", Value: "yes"},
 	{Key: "RemoveIPC", Value: "yes"},
 	{Key: "KeyringMode", Value: "private"},
 	{Key: "NoNewPrivileges", Value: "yes"},

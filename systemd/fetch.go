@@ -1,30 +1,39 @@
 package systemd
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // FetchUnit is the name of the one-shot unit that brings a model's weights.
 func FetchUnit(model string) string { return "levelrail-fetch-" + model + ".service" }
 
-// Fetch is the one-shot process that brings a model's weights to the node. It is the only process that sees the Hub
-// token, and of Levelrail's directories it can write the weights and its own spec's directory.
+// Fetch is the one-shot process that brings a model's weights to the node. It talks to the Internet, or runs an engine's
+// own import, so it is the least trusted of all: a user of its own without rights, who writes one directory, the stage.
+// The agent checks what lies there afterwards. It is the only process that sees the Hub token.
 type Fetch struct {
 	Marks   Marks
 	Agent   string // absolute path of levelrail-agent
-	Dir     string // its spec.json and progress.json, such as /run/levelrail-agent/fetch-chat
-	Weights string // the node's whole store of weights: hard links need one mount
+	Spec    string // path of what to fetch, readable by root: the process gets it as a credential
+	Stage   string // the directory that it works in, such as /var/lib/levelrail/weights/.fetch/chat
 	Token   string // path of the token's file; empty: none
-	Network bool   // it has to download; a file of the node needs no network
+	Program string // of the engine whose import it runs; empty: none
+	Network bool   // it has to download; the import of a file of the node needs no network
 }
+
+// specCredential is the name of the credential that the order comes as.
+const specCredential = "spec.json"
 
 // Unit describes the service. It is wanted by nothing: the agent starts it, and after a reboot starts it again.
 func (f Fetch) Unit() (Unit, error) {
 	name := FetchUnit(f.Marks.Model)
-	for what, p := range map[string]string{"directory": f.Dir, "weights": f.Weights, "program": f.Agent} {
+	for what, p := range map[string]string{"order": f.Spec, "stage": f.Stage, "program": f.Agent} {
 		if err := checkPath(what, p); err != nil {
 			return Unit{}, fmt.Errorf("unit %s: %w", name, err)
 		}
 	}
-	command, err := Command(f.Agent, "fetch", f.Dir+"/spec.json")
+	command, err := Command(f.Agent, "fetch", CredentialDir(name)+"/"+specCredential)
 	if err != nil {
 		return Unit{}, fmt.Errorf("unit %s: %w", name, err)
 	}
@@ -44,43 +53,39 @@ func (f Fetch) Unit() (Unit, error) {
 		{Key: "IOSchedulingPriority", Value: "6"},
 		{Key: "LimitNOFILE", Value: "65536"},
 		{Key: "LimitCORE", Value: "0"},
+		{Key: "TasksMax", Value: "1024"},
+		{Comment: "What it downloads passes through the page cache, which gives way; a process that grows ends here.", Key: "MemoryMax", Value: "25%"},
 		{Key: "LogExtraFields", Value: Words("LEVELRAIL_MODEL="+f.Marks.Model, "LEVELRAIL_ENGINE="+f.Marks.Engine, "LEVELRAIL_REPLICA="+f.Marks.Replica)},
+		{Comment: "What to fetch: a proxy's address in it may hold a password.", Key: "LoadCredential", Value: specCredential + ":" + f.Spec},
 	}
 	if f.Token != "" {
 		if err := checkPath("token", f.Token); err != nil {
 			return Unit{}, fmt.Errorf("unit %s: %w", name, err)
 		}
-		service = append(service, Line{Comment: "The Hub token, for this process alone. The file is there only while the download runs.", Key: "LoadCredential", Value: "hf_token:" + f.Token})
+		service = append(service, Line{Comment: "The Hub token, for this process alone. The file is there only while the download starts.", Key: "LoadCredential", Value: "hf_token:" + f.Token})
 	}
 	service = append(service,
 		Line{},
-		Line{Comment: "root, because the weights are root's, but with the one right that reading a user's file takes.", Key: "CapabilityBoundingSet", Value: "CAP_DAC_READ_SEARCH"},
-		Line{Key: "AmbientCapabilities", Value: ""},
-		Line{Key: "UMask", Value: "0022"},
-		Line{Comment: "The weights are one mount, since a hard link cannot cross two. Keys, the store and other fetches are not there.",
-			Key: "TemporaryFileSystem", Value: "/run/levelrail:ro /run/levelrail-agent:ro /var/lib/levelrail:ro"},
-		Line{Key: "BindPaths", Value: f.Weights + " " + f.Dir},
-		Line{Key: "DevicePolicy", Value: "closed"},
-		Line{Key: "PrivateDevices", Value: "yes"})
+		Line{Comment: "A user of its own, without rights, for as long as the unit runs. The next run may be another one, so the stage is open\nto all; the directory above it is closed.", Key: "DynamicUser", Value: "yes"},
+		Line{Key: "UMask", Value: "0000"},
+		Line{Comment: "No socket and no state of anybody: of /run and /var there is only what is bound here.",
+			Key: "TemporaryFileSystem", Value: "/run:ro /var:ro /dev/shm:mode=1777"},
+		Line{Key: "BindPaths", Value: f.Stage})
 	if f.Network {
-		service = append(service, Line{Key: "RestrictAddressFamilies", Value: "AF_UNIX AF_INET AF_INET6 AF_NETLINK"})
-	} else {
+		service = append(service, Line{Comment: "Where names are looked up, as far as /etc/resolv.conf leads there.", Key: "BindReadOnlyPaths", Value: resolverFiles})
+	}
+	service = append(service, hide(f.Program)...)
+	service = append(service,
+		Line{Key: "DevicePolicy", Value: "closed"},
+		Line{Key: "PrivateDevices", Value: "yes"},
+		Line{Key: "PrivateUsers", Value: "yes"})
+	if !f.Network {
 		service = append(service, Line{Comment: "The source is a file of this machine: nothing to talk to, except an engine's own importer on the loopback.", Key: "PrivateNetwork", Value: "yes"},
 			Line{Key: "IPAddressDeny", Value: "any"},
-			Line{Key: "IPAddressAllow", Value: "localhost"},
-			Line{Key: "RestrictAddressFamilies", Value: "AF_UNIX AF_INET AF_INET6 AF_NETLINK"})
+			Line{Key: "IPAddressAllow", Value: "localhost"})
 	}
-	for _, l := range hardening {
-		switch l.Key {
-		case "CapabilityBoundingSet", "AmbientCapabilities":
-			continue
-		case "ProtectHome": // the source may be a file below /home
-			l.Value = "read-only"
-		case "PrivateTmp": // or below /tmp
-			continue
-		}
-		service = append(service, l)
-	}
+	service = append(service, Line{Comment: "Not AF_UNIX: it talks to nobody on this machine, and abstract sockets are in no file system that could be hidden.", Key: "RestrictAddressFamilies", Value: "AF_INET AF_INET6"})
+	service = append(service, hardening...)
 	service = append(service,
 		Line{Key: "SystemCallFilter", Value: "@system-service"},
 		Line{Key: "SystemCallFilter", Value: "~@privileged @resources"},
@@ -89,4 +94,21 @@ func (f Fetch) Unit() (Unit, error) {
 		{Name: "Unit", Lines: unit},
 		{Name: "Service", Lines: service},
 	}}, nil
+}
+
+// resolverFiles are those that /etc/resolv.conf is a link to on one machine or another. Files, so that no socket beside
+// them is there.
+const resolverFiles = "-/run/systemd/resolve/stub-resolv.conf -/run/systemd/resolve/resolv.conf -/run/NetworkManager/resolv.conf " +
+	"-/run/NetworkManager/no-stub-resolv.conf -/run/resolvconf/resolv.conf -/run/connman/resolv.conf"
+
+// hide takes away the directories in which other software of a machine keeps data and sockets, except those that the
+// given programs lie in.
+func hide(programs ...string) []Line {
+	var paths []string
+	for _, dir := range []string{"/srv", "/mnt", "/media", "/data", "/models", "/boot", "/var/spool", "/var/mail", "/var/www", "/var/opt", "/var/local", "/var/log", "/var/backups"} {
+		if !slices.ContainsFunc(programs, func(p string) bool { return strings.HasPrefix(p, dir+"/") }) {
+			paths = append(paths, "-"+dir)
+		}
+	}
+	return []Line{{Comment: "Other software's places.", Key: "InaccessiblePaths", Value: strings.Join(paths, " ")}}
 }

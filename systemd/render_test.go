@@ -24,7 +24,7 @@ func llamacpp() Engine {
 		Credentials: []Credential{{"engine-key", "/var/lib/levelrail/agent/credentials/chat/engine-key"}},
 		Weights:     "/var/lib/levelrail/weights/chat",
 		Cache:       "levelrail/engines/chat",
-		StopSeconds: 30,
+		StopSeconds: 30, Memory: "90%", Visible: []string{"/usr/bin/llama-server"},
 	}
 }
 
@@ -52,17 +52,18 @@ func ollama() (Engine, Door) {
 	return Engine{
 			Marks: m, Args: []string{"/usr/local/bin/ollama", "serve"},
 			Env:     []string{"OLLAMA_HOST=127.0.0.1:11434", "OLLAMA_MODELS=/var/lib/levelrail/weights/small", "OLLAMA_NOPRUNE=1"},
-			Weights: "/var/lib/levelrail/weights/small", Cache: "levelrail/engines/small", Door: true, Resources: true, StopSeconds: 15,
+			Weights: "/var/lib/levelrail/weights/small", Cache: "levelrail/engines/small", Door: true, StopSeconds: 15, Memory: "90%",
 		}, Door{
 			Marks: m, Socket: SocketPath("small"), Address: "127.0.0.1:11434", Group: "levelrail-gateway",
 		}
 }
 
 func fetches() []Fetch {
-	f := Fetch{Marks: marks("chat", "llamacpp"), Agent: "/usr/bin/levelrail-agent", Dir: "/run/levelrail-agent/fetch-chat",
-		Weights: "/var/lib/levelrail/weights", Token: "/run/levelrail-agent/fetch-chat/token", Network: true}
+	f := Fetch{Marks: marks("chat", "llamacpp"), Agent: "/usr/bin/levelrail-agent", Spec: "/run/levelrail-agent/fetch-chat/spec.json",
+		Stage: "/var/lib/levelrail/weights/.fetch/chat", Token: "/run/levelrail-agent/fetch-chat/token", Network: true}
 	g := f
-	g.Marks.Model, g.Marks.Replica, g.Dir, g.Token, g.Network = "file", "file", "/run/levelrail-agent/fetch-file", "", false
+	g.Marks.Model, g.Marks.Replica, g.Token, g.Network = "file", "file", "", false
+	g.Spec, g.Stage, g.Program = "/run/levelrail-agent/fetch-file/spec.json", "/var/lib/levelrail/weights/.fetch/file", "/srv/ollama/bin/ollama"
 	return []Fetch{f, g}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -51,9 +52,9 @@ func FreeSpace(path string) (Space, error) {
 // Margin is what a fetch leaves free for the rest of the machine: 1 GiB, or a twentieth of a small file system.
 func (d Space) Margin() int64 { return min(1<<30, d.Total/20) }
 
-// room refuses to begin what would not fit.
-func (s Store) room(bytes int64) error {
-	d, err := FreeSpace(s.Dir)
+// room refuses to begin what would not fit beside dir.
+func room(dir string, bytes int64) error {
+	d, err := FreeSpace(dir)
 	if err != nil {
 		return err
 	}
@@ -61,8 +62,16 @@ func (s Store) room(bytes int64) error {
 		return nil
 	}
 	return &Failure{Reason: levelrail.InsufficientDisk,
-		Message: fmt.Sprintf("the weights need %s more on the disk of %s, and it has %s free, of which %s stay free for the rest of the machine", size(bytes), s.Dir, size(d.Free), size(d.Margin())),
+		Message: fmt.Sprintf("the weights need %s more on the disk of %s, and it has %s free, of which %s stay free for the rest of the machine", size(bytes), storeOf(dir), size(d.Free), size(d.Margin())),
 		Next:    "make room there, for example by removing models that are not used; the download then begins by itself"}
+}
+
+// storeOf names the store, also where a stage in it was meant.
+func storeOf(dir string) string {
+	if parent := filepath.Dir(dir); filepath.Base(parent) == stagesDir {
+		return filepath.Dir(parent)
+	}
+	return dir
 }
 
 // hasSize tells whether some file of the store has this size.
@@ -81,8 +90,8 @@ func (s Store) hasSize(bytes int64) bool {
 	return false
 }
 
-// failure turns any error of a fetch into what the model's condition says.
-func failure(err error) *Failure {
+// AsFailure turns any error of a fetch into what the model's condition says.
+func AsFailure(err error) *Failure {
 	var f *Failure
 	var imported *engine.ImportError
 	var fromHub *hub.Error

@@ -22,69 +22,36 @@ import (
 
 // fromEngine lets the engine make its own store: a short-lived server of the engine writes it, and an engine unit later
 // sees it read-only. Such a store has its files by content (sha256-HEX), so they are shared with other models like any.
-func (j *job) fromEngine(ctx context.Context, plan engine.WeightsPlan, m *Manifest) error {
-	dir := j.store.staging(j.spec.Model)
-	if _, err := os.Stat(filepath.Join(dir, ManifestName)); err == nil { // an old set that a crash left there
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
-	}
-	// Kept from an earlier try: the engine goes on with its own partial files.
-	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o755); err != nil {
-		return err
-	}
-	if err := j.seed(filepath.Join(dir, "blobs")); err != nil {
-		return fmt.Errorf("reuse what is there already: %w", err)
-	}
+func (j *job) fromEngine(ctx context.Context, plan engine.WeightsPlan) error {
+	dir := filepath.Join(j.spec.Stage, engineDir)
 	want := engine.ImportWant{Tag: plan.Tag, Path: plan.Path, Names: j.spec.Names}
 	if plan.Path != "" {
-		info, err := local(plan.Path)
-		if err != nil {
-			return err
+		if j.spec.Local == nil {
+			return errors.New("the file to import is not in the order")
 		}
-		total := info.Size()
+		want.SHA256 = j.spec.LocalSHA256
 		want.Open = func() (io.ReadCloser, int64, error) {
-			f, err := os.Open(plan.Path)
-			return f, total, err
+			f, err := os.Open(filepath.Join(dir, "blobs", "sha256-"+want.SHA256))
+			return f, j.spec.Local.Bytes, err
 		}
-		l := Local{Path: plan.Path, Bytes: total, Modified: info.ModTime()}
-		want.SHA256, err = j.copyIn(ctx, l, j.spec.Spec.SHA256, func(phase string, n int64) {
-			j.rec.tell(levelrail.Progress{Phase: phase, DoneBytes: n, TotalBytes: &total, File: filepath.Base(plan.Path)})
-		})
-		if err != nil {
-			return err
-		}
-		// Under the name by which the engine would store it: it then has nothing to copy.
-		if err := j.store.link(want.SHA256, dir, "blobs/sha256-"+want.SHA256); err != nil {
-			return err
-		}
-		m.Locals = []Local{l}
-	} else if err := j.store.room(1); err != nil { // how much a pull brings, the engine learns only while pulling
+	} else if err := room(j.spec.Stage, 1); err != nil { // how much a pull brings, the engine learns only while pulling
 		return err
 	}
-	if err := j.serve(ctx, plan, dir, func(ctx context.Context, c *http.Client) error {
+	return j.serve(ctx, plan, dir, func(ctx context.Context, c *http.Client) error {
 		return plan.Import(ctx, c, want, func(p levelrail.Progress) { j.rec.tell(p) })
-	}); err != nil {
-		return err
-	}
-	files, err := j.tidy(ctx, dir)
-	if err != nil {
-		return fmt.Errorf("read the store that the engine made: %w", err)
-	}
-	m.Files, m.Names, m.Tag = files, j.spec.Names, plan.Tag
-	return nil
+	})
 }
 
-// seed links into the new set the content files of the set in use, and of other models' sets from the same source, so that
-// the engine finds what it would bring again. They were verified when they came; what the new set does not name is
-// removed at its end.
-func (j *job) seed(to string) error {
-	sets, err := j.store.Sets()
+// seed links into the store that an engine's import makes the content files of the set in use, and of other models' sets
+// from the same source, so that the engine finds what it would bring again. They were verified when they came; what the
+// new store does not name does not become part of the set.
+func (s Store) seed(o Spec, to string) error {
+	sets, err := s.Sets()
 	if err != nil {
 		return err
 	}
 	for model, m := range sets {
-		if m.Engine != j.spec.Engine || model != j.spec.Model && m.Source != j.spec.Spec.Source {
+		if m.Engine != o.Engine || model != o.Model && m.Source != o.Spec.Source {
 			continue
 		}
 		for _, f := range m.Files {
@@ -92,7 +59,7 @@ func (j *job) seed(to string) error {
 			if filepath.Dir(f.Path) != "blobs" || !contentName.MatchString(base) {
 				continue
 			}
-			err := os.Link(filepath.Join(j.store.Set(model), f.Path), filepath.Join(to, base))
+			err := os.Link(filepath.Join(s.Set(model), f.Path), filepath.Join(to, base))
 			if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) { // gone: that model was just updated
 				return err
 			}
@@ -160,130 +127,9 @@ func (j *job) serve(ctx context.Context, plan engine.WeightsPlan, dir string, us
 var (
 	contentName = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 	contentRef  = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+	// fetchKeyName are the names that key gives.
+	fetchKeyName = regexp.MustCompile(`^(sha256|from)-[0-9a-f]{64}$`)
 )
-
-// tidy checks and completes what the engine made: content files that nothing names any more are removed, every other one
-// is verified and shared with the store, and modes are set so that the engine's user can read what root wrote.
-func (j *job) tidy(ctx context.Context, dir string) ([]levelrail.WeightsFile, error) {
-	named := map[string]bool{}
-	var content, others []string
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		switch {
-		case e.IsDir():
-			return os.Chmod(path, 0o755)
-		case !e.Type().IsRegular():
-			return os.Remove(path)
-		case filepath.Dir(rel) == "blobs":
-			content = append(content, rel)
-			return nil
-		}
-		others = append(others, rel)
-		b, err := os.ReadFile(path)
-		for _, ref := range contentRef.FindAllString(string(b), -1) {
-			named[strings.Replace(ref, ":", "-", 1)] = true
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	var files []levelrail.WeightsFile
-	add := func(rel, hex, role string) error {
-		info, err := os.Stat(filepath.Join(dir, rel))
-		if err == nil {
-			files = append(files, levelrail.WeightsFile{Path: rel, SHA256: hex, Bytes: info.Size(), Role: role})
-		}
-		return err
-	}
-	for _, rel := range content {
-		path, base := filepath.Join(dir, rel), filepath.Base(rel)
-		if !named[base] {
-			if err := os.Remove(path); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		hex := strings.TrimPrefix(base, "sha256-")
-		if err := j.share(ctx, path, hex); err != nil {
-			return nil, err
-		}
-		if err := add(rel, hex, levelrail.RoleConfig); err != nil {
-			return nil, err
-		}
-	}
-	largest := -1
-	for i, f := range files {
-		if largest < 0 || f.Bytes > files[largest].Bytes {
-			largest = i
-		}
-	}
-	if largest < 0 {
-		return nil, errors.New("it holds no model")
-	}
-	files[largest].Role = levelrail.RoleModel
-	for _, rel := range others {
-		path := filepath.Join(dir, rel)
-		if err := os.Chmod(path, 0o644); err != nil {
-			return nil, err
-		}
-		hex, err := sum(ctx, path, nil)
-		if err != nil {
-			return nil, err
-		}
-		if err := add(rel, hex, levelrail.RoleManifest); err != nil {
-			return nil, err
-		}
-	}
-	return files, nil
-}
-
-// share makes one file of a content file and the store's: verified, whoever had it first.
-func (j *job) share(ctx context.Context, path, hex string) error {
-	if blob, err := os.Stat(j.store.blob(hex)); err == nil {
-		own, err := os.Stat(path)
-		if err != nil {
-			return err
-		}
-		if os.SameFile(blob, own) {
-			return nil
-		}
-		if blob.Size() == own.Size() { // verified when it came into the store
-			tmp := path + ".link"
-			if err := os.Link(j.store.blob(hex), tmp); err != nil {
-				return err
-			}
-			return os.Rename(tmp, path)
-		}
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	total := info.Size()
-	got, err := sum(ctx, path, func(n int64) { j.rec.tell(levelrail.Progress{Phase: "verifying", DoneBytes: n, TotalBytes: &total}) })
-	if err != nil {
-		return err
-	}
-	if got != hex {
-		return errors.Join(&Failure{Reason: levelrail.DownloadFailed, Message: fmt.Sprintf("the engine brought a file with the checksum %s under the name of %s; it was removed", got, hex),
-			Next: "it is fetched again by itself"}, os.Remove(path))
-	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		return err
-	}
-	err = os.Link(path, j.store.blob(hex))
-	if errors.Is(err, fs.ErrExist) {
-		return nil // another fetch was first
-	}
-	return err
-}
 
 // lastLines passes what a program says on to the journal and keeps the end for an error text.
 type lastLines struct{ tail []byte }

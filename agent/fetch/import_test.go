@@ -159,6 +159,7 @@ func TestImportPull(t *testing.T) {
 // TestImportFile: a file of the node is put where the engine looks for it, so that it copies nothing.
 func TestImportFile(t *testing.T) {
 	w := newWorld(t, 200_000)
+	copy(w.data, ggufMagic)
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	if err := os.WriteFile(path, w.data, 0o600); err != nil {
 		t.Fatal(err)
@@ -183,7 +184,7 @@ func TestImportFails(t *testing.T) {
 		t.Errorf("next %q", f.Next)
 	}
 	w.fails(w.importSpec("b", "tag:1", "die", "b"), levelrail.EngineFailed, "fatal: the disk smells")
-	w.fails(w.importSpec("c", "tag:1", "lie", "c"), levelrail.DownloadFailed, "under the name of")
+	w.fails(w.importSpec("c", "tag:1", "lie", "c"), levelrail.DownloadFailed, "is not what its source names")
 	s := w.importSpec("d", "tag:1", "", "d")
 	s.Program = "/nonexistent/engine"
 	w.fails(s, levelrail.EngineFailed, "/nonexistent/engine")

@@ -127,10 +127,10 @@ func (m Manifest) differs(w Want) string {
 
 // Outdated names a file of the node that has changed since it was copied; "" when none has, or the files are gone, which
 // is no reason to stop serving from the copy.
-func (m Manifest) Outdated() string {
+func (m Manifest) Outdated(dirs Dirs) string {
 	for _, l := range m.Locals {
-		info, err := os.Stat(l.Path)
-		if err == nil && (info.Size() != l.Bytes || !info.ModTime().Equal(l.Modified)) {
+		now, ok := dirs.Stat(l.Path)
+		if ok && (now.Bytes != l.Bytes || !now.Modified.Equal(l.Modified)) {
 			return l.Path
 		}
 	}

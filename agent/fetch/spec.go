@@ -8,17 +8,21 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/engine"
 )
 
-// The files of a fetch, in its own directory below the agent's runtime directory.
+// The files of a fetch.
 const (
-	SpecName  = "spec.json"     // what to fetch: a Spec
-	StateName = "progress.json" // how it stands: a State, replaced by rename
-	TokenName = "token"         // the Hub token, there only until the unit has started
+	SpecName  = "spec.json"     // in the agent's runtime directory: what to fetch, a Spec; the process gets it as a credential
+	TokenName = "token"         // beside it: the Hub token, there only until the unit has started
+	StateName = "progress.json" // in the stage: how it stands, a State, replaced by rename
 )
 
 // Spec is what one fetch does. The agent writes it, readable by root alone: a proxy's address may hold a password.
@@ -29,11 +33,22 @@ type Spec struct {
 	Spec    levelrail.ModelSpec `json:"spec"`
 	Names   []string            `json:"names"`           // served names, the model's own first
 	Program string              `json:"program"`         // of the engine, for its own import
-	Store   string              `json:"store"`           // /var/lib/levelrail/weights
 	HubURL  string              `json:"hf_base_url"`     //
 	Proxy   map[string]string   `json:"proxy,omitempty"` // HTTPS_PROXY, HTTP_PROXY, NO_PROXY
-	// Partials are the keys of files that earlier orders for the model began: what this one does not use goes at its end.
-	Partials []string `json:"partials,omitempty"`
+
+	// What Store.Prepare adds.
+	Stage       string           `json:"stage"`                  // the directory that the fetch works in
+	Have        map[string]int64 `json:"have,omitempty"`         // files that the store has, by SHA-256, with their sizes: they are not brought
+	Local       *Local           `json:"local,omitempty"`        // the file of the node that an engine imports
+	LocalSHA256 string           `json:"local_sha256,omitempty"` // of its copy, which lies in the stage
+}
+
+func (s Spec) plan() (engine.WeightsPlan, error) {
+	e, err := engine.Get(s.Engine)
+	if err != nil {
+		return engine.WeightsPlan{}, err
+	}
+	return e.Weights(s.Spec)
 }
 
 // Want is the set of weights that the spec asks for.
@@ -45,7 +60,6 @@ type State struct {
 	Step     string              `json:"state"` // running, done, failed
 	Progress *levelrail.Progress `json:"progress,omitempty"`
 	Failure  *Failure            `json:"failure,omitempty"`
-	Partials []string            `json:"partials,omitempty"` // keys of files begun and not finished
 	At       time.Time           `json:"at"`
 }
 
@@ -67,17 +81,52 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Message }
 
-// ReadState reads a fetch's state from its directory. It fails with fs.ErrNotExist before the fetch has begun.
-func ReadState(dir string) (State, error) {
+// ReadState reads how a fetch stands from its stage. It fails with fs.ErrNotExist before the fetch has begun. The process
+// that wrote it is not trusted: what it says is bounded, without control characters, and of the reasons that a fetch has.
+func ReadState(stage string) (State, error) {
 	var s State
-	b, err := os.ReadFile(filepath.Join(dir, StateName))
+	b, err := readStaged(stage, StateName, mostState)
 	if err != nil {
 		return s, err
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fmt.Errorf("read %s: %w", filepath.Join(dir, StateName), err)
+		return s, fmt.Errorf("read %s: %w", filepath.Join(stage, StateName), err)
+	}
+	s.Key = printable(s.Key, 200)
+	if p := s.Progress; p != nil {
+		p.Phase, p.File = printable(p.Phase, 40), printable(p.File, 300)
+		p.DoneBytes = max(p.DoneBytes, 0)
+		if p.TotalBytes != nil {
+			*p.TotalBytes = max(*p.TotalBytes, p.DoneBytes)
+		}
+	}
+	if f := s.Failure; f != nil {
+		f.Message, f.Next = printable(f.Message, 2000), printable(f.Next, 1000)
+		f.RetryAfter = min(max(f.RetryAfter, 0), levelrail.Duration(24*time.Hour))
+		if !slices.Contains(reasons, f.Reason) {
+			f.Reason = levelrail.DownloadFailed
+		}
 	}
 	return s, nil
+}
+
+// reasons are those that a fetch may give.
+var reasons = []levelrail.Reason{levelrail.DownloadFailed, levelrail.InsufficientDisk, levelrail.EngineFailed, levelrail.EngineNotInstalled,
+	levelrail.HFTokenUnavailable, levelrail.Downloading}
+
+// printable is text that can do nothing to a terminal, cut to so many bytes.
+func printable(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == 0x2028 || r == 0x2029 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	for len(text) > most {
+		_, n := utf8.DecodeLastRuneInString(text)
+		text = text[:len(text)-n]
+	}
+	return text
 }
 
 // every is the least time between two writes of the progress file.
@@ -103,23 +152,6 @@ func (r *recorder) tell(p levelrail.Progress) {
 	}
 }
 
-// began and ended note which partial files would be left over if the fetch were given up now.
-func (r *recorder) began(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !slices.Contains(r.s.Partials, key) {
-		r.s.Partials = append(r.s.Partials, key)
-	}
-	r.write()
-}
-
-func (r *recorder) ended(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.s.Partials = slices.DeleteFunc(slices.Clone(r.s.Partials), func(k string) bool { return k == key })
-	r.write()
-}
-
 // end writes the outcome.
 func (r *recorder) end(f *Failure) error {
 	r.mu.Lock()
@@ -137,7 +169,11 @@ func (r *recorder) write() {
 	r.s.At = r.last.UTC()
 	b, err := json.Marshal(r.s)
 	if err == nil {
-		err = replaceFile(r.path, b)
+		if err = replaceFile(r.path, b); isFull(err) {
+			// The disk is full, and that is what has to be said: the spare blocks make room for it.
+			os.Remove(filepath.Join(filepath.Dir(r.path), spareName))
+			err = replaceFile(r.path, b)
+		}
 	}
 	r.err = err
 }

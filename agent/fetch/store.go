@@ -29,9 +29,6 @@ func (s Store) blob(sum string) string    { return filepath.Join(s.blobs(), "sha
 func (s Store) staging(m string) string   { return filepath.Join(s.Dir, "."+m+".new") }
 func (s Store) partial(key string) string { return filepath.Join(s.blobs(), key+hub.PartialSuffix) }
 
-// brought is where a download of key is put when it is complete: for a known checksum, in its place already.
-func (s Store) brought(key string) string { return filepath.Join(s.blobs(), key) }
-
 // Set is the directory of a model's finished weights.
 func (s Store) Set(model string) string { return filepath.Join(s.Dir, model) }
 
@@ -102,37 +99,6 @@ func (s Store) has(sum string, bytes int64) bool {
 	return err == nil && info.Mode().IsRegular() && (bytes < 0 || info.Size() == bytes)
 }
 
-// keep puts a finished, verified file in its place in the store. The caller holds the lock of its key.
-func (s Store) keep(path, sum string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := f.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if path != s.blob(sum) {
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		// Another fetch may have brought the same content from elsewhere: then that one stays, since sets are linked to it.
-		if err := os.Link(path, s.blob(sum)); errors.Is(err, fs.ErrExist) && !s.has(sum, info.Size()) {
-			return os.Rename(path, s.blob(sum)) // what stood there was cut short
-		} else if err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-	}
-	return syncDir(s.blobs())
-}
-
 // begin returns an empty directory in which a set is put together.
 func (s Store) begin(model string) (string, error) {
 	dir := s.staging(model)
@@ -144,14 +110,11 @@ func (s Store) begin(model string) (string, error) {
 
 // link puts a file of the store into a set that is put together.
 func (s Store) link(sum, dir, path string) error {
-	if !filepath.IsLocal(path) || strings.HasPrefix(filepath.Base(path), ".levelrail") {
-		return fmt.Errorf("the file name %.120q does not stay in the set's directory", path)
-	}
-	to := filepath.Join(dir, path)
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+	to, err := place(dir, path)
+	if err != nil {
 		return err
 	}
-	err := os.Link(s.blob(sum), to)
+	err = os.Link(s.blob(sum), to)
 	if errors.Is(err, fs.ErrExist) {
 		if err := os.Remove(to); err != nil {
 			return err
@@ -190,26 +153,9 @@ func (s Store) finish(model string, m Manifest) error {
 	return os.RemoveAll(dir) // what was the old set
 }
 
-// Abandon removes what an unfinished fetch of the model left: the set being put together, and those partial files that
-// nobody else is bringing.
-func (s Store) Abandon(model string, partials []string) error {
-	err := os.RemoveAll(s.staging(model))
-	for _, key := range partials {
-		if !filepath.IsLocal(key) || filepath.Base(key) != key {
-			continue
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // one try: whoever holds the lock needs the file
-		unlock, lockErr := s.lock(ctx, key, func() {})
-		if lockErr != nil {
-			continue
-		}
-		if rmErr := os.Remove(s.partial(key)); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
-			err = errors.Join(err, rmErr)
-		}
-		unlock()
-	}
-	return err
+// Abandon removes what an unfinished fetch of the model left: its stage, and the set being put together.
+func (s Store) Abandon(model string) error {
+	return errors.Join(os.RemoveAll(s.Stage(model)), os.RemoveAll(s.staging(model)))
 }
 
 // Sets lists the models that have a finished set, with their manifests.
@@ -227,20 +173,6 @@ func (s Store) Sets() (map[string]Manifest, error) {
 		}
 	}
 	return sets, nil
-}
-
-// sum returns the SHA-256 of a file in lower-case hex. progress is told how many bytes have been read.
-func sum(ctx context.Context, path string, progress func(done int64)) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := copyTo(ctx, h, f, progress); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // copyTo copies until the end or until ctx is done.

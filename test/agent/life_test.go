@@ -199,11 +199,15 @@ func TestMended(t *testing.T) {
 	r.Run("printf '#!/bin/sh\\nexec " + r.llamaServer() + " \"$@\"\\n' >/usr/local/bin/my-llama; chmod 755 /usr/local/bin/my-llama")
 	// A file that is not there.
 	c = r.reason("chat", levelrail.DownloadFailed)
-	if !strings.Contains(c.Message, "no file /srv/models/my.gguf") || c.Next == "" {
+	if !strings.Contains(c.Message, "/srv/models/my.gguf on this node is not there") || c.Next == "" {
 		t.Errorf("condition %+v", c)
 	}
-	// A file that is no model: the engine does not stay up, and its first cause is said.
-	r.Run("mkdir -p /srv/models; head -c 100000 /dev/urandom >/srv/models/my.gguf")
+	// A file that is no model at all, and one that only begins like one: the engine does not stay up, and its first cause is said.
+	r.Run("mkdir -p /srv/models; echo hello >/srv/models/my.gguf")
+	r.until("chat", "told that it is no model", time.Minute, func(s *wire.ReplicaStatus) bool {
+		return strings.Contains(s.Condition.Message, "does not begin as a GGUF file does")
+	})
+	r.Run("(printf GGUF; head -c 100000 /dev/urandom) >/srv/models/new; mv /srv/models/new /srv/models/my.gguf")
 	c = r.reason("chat", levelrail.EngineFailed)
 	if c.Next == "" || !strings.Contains(c.Message, "status 1: ") {
 		t.Errorf("condition %+v", c)

@@ -132,12 +132,12 @@ func (r *rig) checkUnits() {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		ceiling := 1.0
+		ceiling := 0.5
 		switch {
 		case m[1] == "levelrail-agent.service":
-			ceiling = 3.5
+			ceiling = 2.8
 		case strings.HasPrefix(m[1], "levelrail-fetch-"):
-			ceiling = 3.5
+			ceiling = 1.5
 		}
 		r.t.Logf("%s: exposure %.1f, at most %.1f", m[1], level, ceiling)
 		if level > ceiling {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/agent/fetch"
 	"github.com/levelrail/levelrail/agent/gpu"
 	"github.com/levelrail/levelrail/agent/units"
 	"github.com/levelrail/levelrail/client/wire"
@@ -546,6 +547,24 @@ func TestForeignFiles(t *testing.T) {
 		if slices.ContainsFunc(n.units.Calls(), func(c string) bool { return strings.Contains(c, "mine") }) {
 			t.Errorf("calls %q", n.units.Calls())
 		}
+	})
+}
+
+// TestStageIsCleared: what a fetch left in its stage goes once the weights are there, also when an agent was killed in between,
+// and is no reason to look again and again.
+func TestStageIsCleared(t *testing.T) {
+	inBubble(t, func(n *node) {
+		n.serve()
+		n.stop()
+		stage := fetch.Store{Dir: n.paths.Weights}.Stage("chat")
+		if err := os.MkdirAll(filepath.Join(stage, "files"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.start()
+		n.until("the stage is gone", time.Minute, func() bool { return !n.exists(stage) })
+		n.until("it serves", time.Minute, n.reason("chat", levelrail.ModelLoaded))
+		n.units.ForgetCalls()
+		n.hold("nothing more is done", time.Minute, func() bool { return len(n.units.Calls()) == 0 })
 	})
 }
 

@@ -56,7 +56,7 @@ func (a *Agent) begin(ctx context.Context, s *state, step Step) {
 			case StopFetch:
 				return a.stopFetch(ctx, step.Who, want.FetchKey == "")
 			}
-			return a.dropFetch(ctx, step.Who)
+			return errors.Join(a.store().Abandon(step.Who), a.dropFetch(ctx, step.Who))
 		}
 		done = func(s *state, err error) {
 			o := s.order(step.Who)

@@ -66,7 +66,7 @@ fuzz: need-go ## each fuzzer for FUZZTIME=10m, one after another, with counts (F
 .PHONY: test-host
 test-host: need-root $(if $(HAVE_DEBS),,deb) ## tests on booted Debian 12, 13 and 14 hosts with real engines (root)
 	@AGAIN='test/fixtures/get all' test/stage 'roots, engines, weights' test/fixtures/get all
-	@AGAIN='make test-host' test/stage 'host tests' $(GOTEST) -count=1 -timeout=30m ./test/...
+	@AGAIN='make test-host' test/stage 'host tests' $(GOTEST) -count=1 -timeout=45m ./test/...
 
 .PHONY: test-engines
 test-engines: need-root ## the engines alone, with real weights, in the sandbox that units give them (root)

@@ -79,8 +79,9 @@ func TestSDKs(t *testing.T) {
 	}
 }
 
-// newSite starts the gateway's program before a stub that takes after an engine.
-func newSite(t *testing.T, engine, program string) *site {
+// newSite starts the gateway's program before a stub that takes after an engine. What a change changes of the route holds for
+// all three models.
+func newSite(t *testing.T, engine, program string, changes ...func(*wire.Route)) *site {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "lr") // short: a socket's path has 107 bytes at most
 	if err != nil {
@@ -116,6 +117,9 @@ func newSite(t *testing.T, engine, program string) *site {
 		Limits: wire.Limits{UnknownFields: "pass", MaxBodyBytes: 32 << 20, MaxN: 8, MaxGenLen: 1 << 17, MaxInflight: 32, RetryAfterSeconds: 1, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
 			UsageFlushSeconds: 1, UsageScanBytes: 16 << 10, UsageStream: "limited"},
 		CreatedAt: time.Unix(1700000000, 0), Owner: levelrail.DefaultOwner}
+	for _, change := range changes {
+		change(&route)
+	}
 	cp.PutRoute(route)
 	busy := route
 	busy.Model, busy.Names, busy.Limits.MaxInflight = "busy", []string{"busy"}, 1

@@ -11,7 +11,7 @@ ENGINE = os.environ["LEVELRAIL_ENGINE"]
 REAL = os.environ.get("LEVELRAIL_MODEL")  # against an engine with weights, which says what it likes
 MODEL = REAL or "chat"
 SAID = "You said: one two three"
-PROMPTS = 4 if REAL else 8  # of one request
+PROMPTS = 4 if REAL else 32  # of one request
 TEXTS = [f"text number {i}" for i in range(32)]  # as libraries batch them
 checks = []
 

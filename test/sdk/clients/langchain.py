@@ -61,8 +61,7 @@ async def batch():
 
 @check
 def completions():
-    llm = OpenAI(base_url=URL, api_key=KEY, model=MODEL, max_retries=0, max_tokens=8)
-    # One request has all prompts, twenty at most.
+    llm = OpenAI(base_url=URL, api_key=KEY, model=MODEL, max_retries=0, max_tokens=8, batch_size=PROMPTS)  # prompts in one request
     answers = llm.generate([f"say {i}" for i in range(PROMPTS)]).generations
     assert len(answers) == PROMPTS and all(a[0].text for a in answers), answers
     assert REAL or [a[0].text for a in answers] == [f"You said: say {i}" for i in range(PROMPTS)], answers

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -18,6 +19,7 @@ const (
 	mostRepeat  = 2000 // llama.cpp takes no larger count
 	mostWays    = 512
 	manyWays    = 1 << 20 // where sums stop
+	mostWork    = 1 << 18 // steps of the check itself: it is done for one request, beside all others
 )
 
 // CheckGrammar reads a grammar in llama.cpp's notation and refuses one that may be read in too many ways at a time: by its
@@ -70,6 +72,7 @@ type grammar struct {
 	rules map[string]*rule
 	names []string
 	ways  []int // by component
+	work  int   // steps done
 }
 
 type grammarParser struct {
@@ -378,6 +381,9 @@ func (g *grammar) check() error {
 	for i, rules := range byNumber { // what is referred to comes first
 		for _, r := range rules {
 			w, err := g.waysOf(r.body, r)
+			if g.work > mostWork {
+				return errIntricate
+			}
 			if err != nil {
 				return err
 			}
@@ -491,6 +497,9 @@ const (
 )
 
 func (g *grammar) nullable(p *part) bool {
+	if g.tired() {
+		return false
+	}
 	switch p.kind {
 	case literal:
 		return p.leads[0] == ""
@@ -531,6 +540,9 @@ func (l leads) with(o leads) leads {
 }
 
 func (g *grammar) first(p *part) leads {
+	if g.tired() {
+		return leads{any: true}
+	}
 	switch p.kind {
 	case literal:
 		if p.leads[0] == "" {
@@ -565,8 +577,7 @@ func (g *grammar) first(p *part) leads {
 func (g *grammar) firstOf(parts []*part) leads {
 	out := leads{}
 	for _, o := range parts {
-		out = out.with(g.first(o))
-		if !g.nullable(o) {
+		if out = out.with(g.first(o)); out.any || !g.nullable(o) {
 			break
 		}
 	}
@@ -610,7 +621,8 @@ func (g *grammar) open(p *part, rest []*part) bool {
 		return true
 	}
 	for _, t := range g.trailing(p, nil, map[string]bool{}) {
-		if !apart([]leads{g.first(t), after}) {
+		first := g.first(t)
+		if g.work += len(first.texts) + len(after.texts); !apart([]leads{first, after}) {
 			return true
 		}
 	}
@@ -619,6 +631,9 @@ func (g *grammar) open(p *part, rest []*part) bool {
 
 // trailing are the parts that may come once more at the end of a part.
 func (g *grammar) trailing(p *part, into []*part, seen map[string]bool) []*part {
+	if g.tired() {
+		return into
+	}
 	switch p.kind {
 	case reference:
 		if r := g.rules[p.name]; r != nil && !seen[p.name] {
@@ -666,6 +681,9 @@ func (g *grammar) waysOf(p *part, in *rule) (int, error) {
 		}
 		return min(w*max(p.most, p.least, 1)+1, manyWays), nil
 	case choice:
+		if len(p.of) > mostWays {
+			return manyWays, nil
+		}
 		all := make([]leads, 0, len(p.of))
 		sum, most, starts, recursive := 0, 0, 0, false
 		for _, o := range p.of {
@@ -675,6 +693,7 @@ func (g *grammar) waysOf(p *part, in *rule) (int, error) {
 			}
 			sum, most, starts = min(sum+w, manyWays), max(most, w), min(starts+g.startsOf(o), manyWays)
 			all = append(all, g.first(o))
+			g.work += len(all[len(all)-1].texts)
 			recursive = recursive || g.recurses(o, in)
 		}
 		if apart(all) {
@@ -702,6 +721,14 @@ func (g *grammar) waysOf(p *part, in *rule) (int, error) {
 	return most, nil
 }
 
+var errIntricate = errors.New("the rules of the grammar refer to each other in too many ways")
+
+// tired counts a step, and tells whether there have been too many; then nothing that is found out counts.
+func (g *grammar) tired() bool {
+	g.work++
+	return g.work > mostWork
+}
+
 var errAmbiguous = fmt.Errorf("the grammar is ambiguous where it is recursive, which would take more time and memory with each token: let alternatives that lead back to a rule begin differently from the others")
 
 // apartWhereRecursive tells whether each alternative that leads back is told from all others by how it begins.
@@ -711,7 +738,7 @@ func (g *grammar) apartWhereRecursive(parts []*part, all []leads, in *rule) bool
 			continue
 		}
 		for j := range parts {
-			if i != j && !apart([]leads{all[i], all[j]}) {
+			if g.work += len(all[i].texts) + len(all[j].texts); i != j && !apart([]leads{all[i], all[j]}) {
 				return false
 			}
 		}
@@ -721,6 +748,9 @@ func (g *grammar) apartWhereRecursive(parts []*part, all []leads, in *rule) bool
 
 // startsOf is how many places of a grammar a part may begin at.
 func (g *grammar) startsOf(p *part) int {
+	if g.tired() {
+		return 1
+	}
 	switch p.kind {
 	case literal, class:
 		return 1

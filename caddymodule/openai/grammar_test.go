@@ -71,6 +71,13 @@ var attackGrammars = map[string]string{
 	"large count":         `root ::= "a"{100000}`,
 	"too long":            "root ::= [a-z] # " + strings.Repeat("x", mostGrammar),
 	"many rules":          manyRules(2000),
+	// Of these the check itself has to be spared.
+	"many references":   "root ::= " + strings.Repeat("a ", 20000) + "\na ::= " + loops(300),
+	"many optional":     "root ::= " + strings.Repeat(`"a"? `, 12000),
+	"a web of rules":    web(60),
+	"many begin alike":  "root ::= " + strings.Repeat("[a-z0-9] root | ", 600) + `"-"`,
+	"each within all":   "root ::= " + strings.Repeat(`"x" root "y" | `, 500) + `"-"`,
+	"optional in loops": "root ::= (((([a-z]? [a-z]? [a-z]?)* [a-z]? )* [a-z]?)* [a-z]?){500}",
 }
 
 func chain(n int) string {
@@ -87,6 +94,19 @@ func loops(n int) string {
 		all = append(all, fmt.Sprintf(`[a-z]* "%d"`, i))
 	}
 	return strings.Join(all, " | ")
+}
+
+// web is of rules that each refer to all the others.
+func web(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "r%d ::= ", i)
+		for j := range n {
+			fmt.Fprintf(&b, "r%d? ", (i+j+1)%n)
+		}
+		b.WriteString("[a-z]*\n")
+	}
+	return b.String()
 }
 
 func manyRules(n int) string {

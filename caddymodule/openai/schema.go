@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp/syntax"
-	"slices"
 	"strings"
 )
 
@@ -280,7 +279,7 @@ func (c *schemaCheck) ways(v *value) (ways, error) {
 			out.starts, out.most = len(t.of), len(t.of)
 		}
 	}
-	required := v.get("required")
+	required := names(v.get("required"))
 	for i, o := range v.of {
 		var w ways
 		var err error
@@ -317,7 +316,7 @@ func (c *schemaCheck) ways(v *value) (ways, error) {
 					return ways{}, err
 				}
 				w.inside(one)
-				if !lists(required, o.names[j]) {
+				if !required[o.names[j]] {
 					optional++
 				} else if first == "" {
 					first = `{"` + o.names[j] + `":`
@@ -372,13 +371,24 @@ func zeroes(raw []byte) bool { return strings.Trim(string(raw), "-0.") == "" }
 
 var firstOfType = map[string][]string{"object": {"{"}, "array": {"["}, "string": {`"`}, "integer": {"0"}, "number": {"0"}, "boolean": {"true", "false"}, "null": {"null"}}
 
-func lists(v *value, name string) bool {
-	return v != nil && v.kind == '[' && slices.ContainsFunc(v.of, func(o *value) bool { return o.text() == name })
+// names is the set of the texts of a list.
+func names(v *value) map[string]bool {
+	if v == nil || v.kind != '[' || len(v.of) == 0 {
+		return nil
+	}
+	out := make(map[string]bool, len(v.of))
+	for _, o := range v.of {
+		out[o.text()] = true
+	}
+	return out
 }
 
 // alternatives are schemas of which one holds.
 func (c *schemaCheck) alternatives(of []*value) (ways, error) {
 	out := ways{back: none}
+	if len(of) > mostWays {
+		return out, errSchemaWays
+	}
 	sum := 0
 	all := make([]ways, 0, len(of))
 	begin := make([]leads, 0, len(of))
@@ -391,6 +401,7 @@ func (c *schemaCheck) alternatives(of []*value) (ways, error) {
 		out.starts, sum = min(out.starts+w.starts, manyWays), min(sum+w.most, manyWays)
 		out.first = out.first.with(w.first)
 		all, begin = append(all, w), append(begin, w.first)
+		c.work += len(w.first.texts)
 	}
 	if len(of) == 0 {
 		out.first.any = true
@@ -405,7 +416,7 @@ func (c *schemaCheck) alternatives(of []*value) (ways, error) {
 			continue
 		}
 		for j := range all {
-			if i != j && !apart([]leads{begin[i], begin[j]}) {
+			if c.work += len(begin[i].texts) + len(begin[j].texts); i != j && !apart([]leads{begin[i], begin[j]}) {
 				return out, errSchemaLoop
 			}
 		}
@@ -497,7 +508,11 @@ func patternWays(pattern string) (int, error) {
 		return 0, err
 	}
 	g := grammar{ways: []int{0, 0}}
-	return g.waysOf(p, &rule{number: 1})
+	n, err := g.waysOf(p, &rule{number: 1})
+	if g.work > mostWork {
+		err = errors.New("a regular expression has too many parts that may follow each other")
+	}
+	return n, err
 }
 
 func regexPart(re *syntax.Regexp, level int) (*part, error) {

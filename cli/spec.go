@@ -13,11 +13,11 @@ import (
 func specFlags() []ucli.Flag {
 	return []ucli.Flag{
 		&ucli.StringFlag{Name: "engine", Usage: "llamacpp, ollama or vllm"},
-		&ucli.StringFlag{Name: "model", Usage: "a Hugging Face repository (org/name), one with GGUF files and a quantization (org/name-GGUF:Q4_K_M), an Ollama tag " +
+		&ucli.StringFlag{Name: "model", Usage: "a Hugging Face repository (org/name), one with GGUF files and a quantization or a file (org/name-GGUF:Q4_K_M, org/name-GGUF:file.gguf), an Ollama tag " +
 			"(llama3.1:8b), or a GGUF file of the node (/path/to/file.gguf)"},
 		&ucli.StringFlag{Name: "gpus", Usage: "how many GPUs: a count, all, or none to run on the CPU"},
 		&ucli.StringFlag{Name: "gpu-devices", Usage: "these GPUs, by index or UUID, separated by commas"},
-		&ucli.IntFlag{Name: "context", Usage: "context length in tokens"},
+		&ucli.IntFlag{Name: "context", Usage: "tokens that each request may use, prompt and answer together; without it 8192, with vLLM what the model was trained for"},
 		&ucli.StringFlag{Name: "quantization", Usage: "for vLLM, such as awq; elsewhere it is part of --model"},
 		&ucli.StringFlag{Name: "domain", Usage: "host name of the model's own endpoint"},
 		&ucli.StringSliceFlag{Name: "served-name", Usage: "a further name that clients may call the model by; may be repeated"},

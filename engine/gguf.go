@@ -19,11 +19,16 @@ type GGUFSet struct {
 	Bytes    int64     // sum over the parts
 	Parts    int       // how many parts the names speak of, 1 for a single file
 	Complete bool      // every part is there
+	Beside   bool      // it belongs to a model and is none: a draft, an adapter, a vocabulary
+	model    string    // what its name and folders say without the quantization: one for all sets of one model
 }
 
 var (
 	splitName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
-	quantName = regexp.MustCompile(`(?i)(?:^|[._-])((?:UD-)?(?:IQ[1-4]_(?:XXS|XS|S|M|NL)|Q[1-8]_K_(?:XXL|XL|L|M|S)|Q[1-8]_K|Q[1-8]_[01](?:_\d+_\d+)?|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16|FP32))$`)
+	// besideName are the words by which files that go with a model are known: drafts, which guess ahead for it, and what
+	// changes it. An engine would start them, and they would talk nonsense.
+	besideName = regexp.MustCompile(`(?i)(^|[/._-])(mtp|nextn|drafts?|drafter|eagle\d?|medusa|dflash|speculators?|lora|adapter|cvector|control[_-]vector|vocab|vae)([/._-]|$)`)
+	quantName  = regexp.MustCompile(`(?i)(?:^|[._-])((?:UD-)?(?:IQ[1-4]_(?:XXS|XS|S|M|NL)|Q[1-8]_K_(?:XXL|XL|L|M|S)|Q[1-8]_K|Q[1-8]_[01](?:_\d+_\d+)?|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16|FP32))$`)
 )
 
 // GGUFSets groups a repository's listing by quantization, in the order of their first files' paths. Projectors and
@@ -48,7 +53,7 @@ func GGUFSets(files []HubFile) []GGUFSet {
 	for key, ps := range parts {
 		slices.SortFunc(ps, func(a, b part) int { return cmp.Compare(a.n, b.n) })
 		stem, _, _ := strings.Cut(key, "\x00")
-		set := GGUFSet{Quant: quantOf(stem), Parts: total[key], Complete: len(ps) == total[key]}
+		set := GGUFSet{Quant: quantOf(stem), Parts: total[key], Complete: len(ps) == total[key], Beside: besideName.MatchString(stem), model: modelOf(stem)}
 		for i, p := range ps {
 			set.Files = append(set.Files, p.file)
 			set.Bytes += p.file.Bytes
@@ -96,15 +101,34 @@ func quantOf(stem string) string {
 	return ""
 }
 
+// modelOf is a stem without its quantization, in its name and in a folder of that name.
+func modelOf(stem string) string {
+	bare := func(name string) string {
+		if m := quantName.FindStringSubmatchIndex(name); m != nil {
+			name = strings.TrimRight(name[:m[2]], "._-")
+		}
+		return strings.ToLower(name)
+	}
+	var words []string
+	for _, w := range strings.Split(stem, "/") {
+		if w = bare(w); w != "" {
+			words = append(words, w)
+		}
+	}
+	return strings.Join(words, "/")
+}
+
 func isGGUF(p string) bool { return strings.EqualFold(path.Ext(p), ".gguf") }
 
 func isProjector(p string) bool {
 	return isGGUF(p) && strings.Contains(strings.ToLower(path.Base(p)), "mmproj")
 }
 
-// chooseGGUF picks the files of a repository that llama.cpp is started with: the quantization asked for, or Q4_K_M, Q8_0,
-// else the first, as llama-server itself chooses. A projector comes along only when the option asks for it. No other
-// file does, so a repository's preset.ini, which would change how the server starts, never reaches the node.
+// chooseGGUF picks the files of a repository that llama.cpp is started with: the file named, or the quantization asked for,
+// or Q4_K_M, Q8_0, else the first, as llama-server itself chooses. What belongs to a model and is none comes only by its name.
+// Where the choice is between several models it is refused, with the spelling of each. A projector comes along only when the
+// option asks for it. No other file does, so a repository's preset.ini, which would change how the server starts, never
+// reaches the node.
 func chooseGGUF(repo, quant, mmproj string) func([]HubFile) ([]HubFile, error) {
 	return func(files []HubFile) ([]HubFile, error) {
 		sets := GGUFSets(files)
@@ -128,7 +152,7 @@ func chooseGGUF(repo, quant, mmproj string) func([]HubFile) ([]HubFile, error) {
 		if mmproj == "" || mmproj == "none" {
 			return chosen, nil
 		}
-		p, err := pickProjector(repo, mmproj, files)
+		p, err := pickProjector(repo, mmproj, set.model, files)
 		if err != nil {
 			return nil, err
 		}
@@ -136,32 +160,147 @@ func chooseGGUF(repo, quant, mmproj string) func([]HubFile) ([]HubFile, error) {
 	}
 }
 
-func pickSet(repo, quant string, sets []GGUFSet) (GGUFSet, error) {
-	find := func(same func(GGUFSet) bool) int { return slices.IndexFunc(sets, same) }
-	label := func(want string) func(GGUFSet) bool {
-		return func(s GGUFSet) bool { return strings.EqualFold(s.Quant, want) }
+func pickSet(repo, asked string, sets []GGUFSet) (GGUFSet, error) {
+	if set, err := namedSet(repo, asked, sets); asked != "" && (err != nil || set != nil) {
+		if err != nil {
+			return GGUFSet{}, err
+		}
+		return *set, nil
 	}
-	if quant == "" {
+	mains := slices.DeleteFunc(slices.Clone(sets), func(s GGUFSet) bool { return s.Beside })
+	if len(mains) == 0 { // a repository of drafts alone
+		mains = sets
+	}
+	label := func(want string) []GGUFSet {
+		return slices.DeleteFunc(slices.Clone(mains), func(s GGUFSet) bool { return !strings.EqualFold(s.Quant, want) })
+	}
+	if asked == "" {
+		one, err := oneModel(repo, "", mains)
+		if err != nil {
+			return GGUFSet{}, err
+		}
+		mains = one
 		for _, want := range []string{"Q4_K_M", "Q8_0"} {
-			if i := find(label(want)); i >= 0 {
-				return sets[i], nil
+			if of := label(want); len(of) > 0 {
+				return of[0], nil
 			}
 		}
-		return sets[0], nil
+		return mains[0], nil
 	}
-	if i := find(label(quant)); i >= 0 {
-		return sets[i], nil
-	}
-	if i := find(label("UD-" + quant)); i >= 0 {
-		return sets[i], nil
+	for _, want := range []string{asked, "UD-" + asked} {
+		if of := label(want); len(of) > 0 {
+			one, err := oneModel(repo, asked, of)
+			if err != nil {
+				return GGUFSet{}, err
+			}
+			return one[0], nil
+		}
 	}
 	// A label that we do not know as a quantization, but that stands in the file name as a word.
-	as := regexp.MustCompile(`(?i)(^|[./_-])` + regexp.QuoteMeta(quant) + `([./-]|$)`)
-	if i := find(func(s GGUFSet) bool { return as.MatchString(s.Files[0].Path) }); i >= 0 {
-		return sets[i], nil
+	as := regexp.MustCompile(`(?i)(^|[./_-])` + regexp.QuoteMeta(asked) + `([./-]|$)`)
+	among := [][]GGUFSet{mains, sets}
+	if quantName.FindString(asked) == asked {
+		among = among[:1] // a draft's quantization is not meant
 	}
-	return GGUFSet{}, &levelrail.Error{Kind: levelrail.ErrNotFound, Message: fmt.Sprintf("%s has no quantization %s", repo, quote(quant)),
-		Next: "choose one that it has: " + quants(sets)}
+	for _, from := range among {
+		of := slices.DeleteFunc(slices.Clone(from), func(s GGUFSet) bool { return !as.MatchString(s.Files[0].Path) })
+		switch {
+		case len(of) == 1:
+			return of[0], nil
+		case len(of) > 1:
+			return GGUFSet{}, ambiguous(repo, asked, of)
+		}
+	}
+	return GGUFSet{}, &levelrail.Error{Kind: levelrail.ErrNotFound, Message: fmt.Sprintf("%s has no quantization %s", repo, quote(asked)),
+		Next: "choose one that it has: " + quants(mains)}
+}
+
+// namedSet finds the set that is named by a file of it, with its folder or without, with .gguf or without; nil when there is
+// none. Case counts only where names differ in nothing else.
+func namedSet(repo, asked string, sets []GGUFSet) (*GGUFSet, error) {
+	names := func(f HubFile) []string {
+		stem, _, _ := splitPath(f.Path)
+		var all []string
+		for _, p := range []string{f.Path, strings.TrimSuffix(f.Path, path.Ext(f.Path)), stem} {
+			all = append(all, p, path.Base(p))
+		}
+		return all
+	}
+	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
+		for _, whole := range []bool{true, false} { // a path before a name that lies in several folders
+			var found []GGUFSet
+			for _, s := range sets {
+				if slices.ContainsFunc(s.Files, func(f HubFile) bool {
+					all := names(f)
+					for i := range all {
+						if (i%2 == 0) == whole && same(all[i], asked) {
+							return true
+						}
+					}
+					return false
+				}) {
+					found = append(found, s)
+				}
+			}
+			switch {
+			case len(found) == 1:
+				return &found[0], nil
+			case len(found) > 1 && quantName.FindString(asked) != asked: // Q8_0.gguf in several folders is a quantization first
+				return nil, ambiguous(repo, asked, found)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// oneModel returns the sets if they are of one model. What lies in folders of its own gives way to what lies above, such as
+// folders of older versions.
+func oneModel(repo, asked string, sets []GGUFSet) ([]GGUFSet, error) {
+	least := slices.MinFunc(sets, func(a, b GGUFSet) int { return cmp.Compare(strings.Count(a.model, "/"), strings.Count(b.model, "/")) })
+	depth := strings.Count(least.model, "/")
+	sets = slices.DeleteFunc(slices.Clone(sets), func(s GGUFSet) bool { return strings.Count(s.model, "/") > depth })
+	for _, s := range sets {
+		if s.model != sets[0].model {
+			return nil, ambiguous(repo, asked, sets)
+		}
+	}
+	// The same model whole and in parts: what is complete, and what is whole.
+	slices.SortStableFunc(sets, func(a, b GGUFSet) int {
+		if a.Complete != b.Complete {
+			if a.Complete {
+				return -1
+			}
+			return 1
+		}
+		return 0
+	})
+	return sets, nil
+}
+
+// ambiguous names the candidates by what chooses each.
+func ambiguous(repo, asked string, sets []GGUFSet) error {
+	what := "several models"
+	if asked != "" {
+		what += " that " + quote(asked) + " could mean"
+	}
+	var names []string
+	seen := map[string]bool{}
+	for _, s := range sets { // of each model one, the usual quantization where there is one
+		if seen[s.model] && asked == "" {
+			continue
+		}
+		seen[s.model] = true
+		for _, t := range sets {
+			if asked == "" && t.model == s.model && (strings.EqualFold(t.Quant, "Q4_K_M") || strings.EqualFold(t.Quant, "Q8_0") && !strings.EqualFold(s.Quant, "Q4_K_M")) {
+				s = t
+			}
+		}
+		names = append(names, "--model "+repo+":"+s.Files[0].Path)
+	}
+	if len(names) > 12 {
+		names = append(names[:12], "…")
+	}
+	return &levelrail.Error{Kind: levelrail.ErrNotFound, Message: fmt.Sprintf("%s has %s", repo, what), Next: "name the file: " + strings.Join(names, " or ")}
 }
 
 func quants(sets []GGUFSet) string {
@@ -185,8 +324,8 @@ func quants(sets []GGUFSet) string {
 	return join(names)
 }
 
-// pickProjector takes the one named, or for "auto" the F16 one, then BF16, Q8_0, else the first.
-func pickProjector(repo, want string, files []HubFile) (HubFile, error) {
+// pickProjector takes the one named, or for "auto" one of the model's: the F16 one, then BF16, Q8_0, else the first.
+func pickProjector(repo, want, model string, files []HubFile) (HubFile, error) {
 	var all []HubFile
 	for _, f := range files {
 		if isProjector(f.Path) {
@@ -208,13 +347,31 @@ func pickProjector(repo, want string, files []HubFile) (HubFile, error) {
 	if want != "auto" {
 		return HubFile{}, &levelrail.Error{Kind: levelrail.ErrNotFound, Message: fmt.Sprintf("%s has no projector %s", repo, quote(want)), Next: "set mmproj=auto, or to one of " + join(names)}
 	}
+	// The model that a projector is for stands in its name, or it names none and is for all.
+	of := map[string][]HubFile{}
+	for _, f := range all {
+		m := strings.Trim(projectorWord.ReplaceAllString(path.Base(modelOf(strings.TrimSuffix(f.Path, path.Ext(f.Path)))), "$1$2"), "._-")
+		of[m] = append(of[m], f)
+	}
+	mine := of[path.Base(model)]
+	if mine == nil {
+		mine = of[""]
+	}
+	if mine == nil && len(of) == 1 {
+		mine = all
+	}
+	if mine == nil {
+		return HubFile{}, &levelrail.Error{Kind: levelrail.ErrNotFound, Message: repo + " has projectors of several models, and none is named like " + path.Base(model), Next: "name one: --option mmproj=" + strings.Join(names, " or --option mmproj=")}
+	}
 	for _, q := range []string{"F16", "BF16", "Q8_0"} {
 		word := regexp.MustCompile(`(?i)(^|[._-])` + q + `([._-]|$)`)
-		for _, f := range all {
+		for _, f := range mine {
 			if word.MatchString(path.Base(f.Path)) {
 				return f, nil
 			}
 		}
 	}
-	return all[0], nil
+	return mine[0], nil
 }
+
+var projectorWord = regexp.MustCompile(`(^|[._-])mmproj([._-]|$)`)

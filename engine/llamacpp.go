@@ -79,10 +79,16 @@ func (llamacpp) Check(spec levelrail.ModelSpec) error {
 	if err := checkOptions("llamacpp", llamacppOptions, spec.Options); err != nil {
 		return err
 	}
-	slots, _ := strconv.Atoi(spec.Options["parallel"])
-	if total := spec.Context * max(slots, 1); total > math.MaxInt32 {
-		return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: fmt.Sprintf("a context of %d tokens for each of %d requests is %d in all, more than llama-server can count", spec.Context, slots, total),
+	context, slots := llamacppContext(spec)
+	if total := context * max(slots, 1); total > math.MaxInt32 {
+		return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: fmt.Sprintf("a context of %d tokens for each of %d requests is %d in all, more than llama-server can count", context, slots, total),
 			Next: "lower --context or the option parallel"}
+	}
+	for _, name := range []string{"batch-size", "ubatch-size"} {
+		if n, err := strconv.Atoi(spec.Options[name]); err == nil && n < context && embeds(spec) {
+			return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: fmt.Sprintf("a text to embed or rank is computed in one piece, so %s=%d would refuse what a context of %d tokens promises", name, n, context),
+				Next: fmt.Sprintf("leave %s out, or lower --context to %d", name, n)}
+		}
 	}
 	if spec.Options["embeddings"] == "true" && spec.Options["reranking"] == "true" {
 		return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "the options embeddings and reranking exclude each other", Next: "deploy one model for each"}
@@ -159,22 +165,22 @@ func (llamacpp) Launch(p Params) (Launch, error) {
 		args = append(args, "--mmproj", projector)
 	}
 
-	// --ctx-size is the total over all slots. A number of slots shares it out, so it is multiplied for each request to
-	// have the context that was asked for; without one llama-server takes four slots over one common pool.
-	context, slots := p.Spec.Context, 0
-	if s := p.Spec.Options["parallel"]; s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			return Launch{}, fmt.Errorf("start llama-server for %s: option parallel: %w", p.Name, err)
-		}
-		slots = n
-		if p.Spec.Options["kv-unified"] != "true" {
-			context *= n
-		}
-	}
-	args = append(args, "--ctx-size", strconv.Itoa(context))
+	context, slots := llamacppContext(p.Spec)
+	args = append(args, "--ctx-size", strconv.Itoa(context*max(slots, 1)))
 	if slots > 0 {
 		args = append(args, "--parallel", strconv.Itoa(slots))
+	} else { // one pool, by wish
+		if n := p.Spec.Options["parallel"]; n != "" {
+			args = append(args, "--parallel", n)
+		}
+	}
+	// A text to embed or to rank is computed in one piece, which the engine's own batch of 512 tokens would bound.
+	if embeds(p.Spec) {
+		for _, name := range []string{"batch-size", "ubatch-size"} {
+			if p.Spec.Options[name] == "" {
+				args = append(args, "--"+name, strconv.Itoa(context))
+			}
+		}
 	}
 	if p.KeyFile != "" {
 		args = append(args, "--api-key-file", p.KeyFile)
@@ -211,6 +217,38 @@ func (llamacpp) Launch(p Params) (Launch, error) {
 	// Binding threads and pages to NUMA nodes takes system calls that the sandbox keeps back otherwise.
 	_, numa := p.Spec.Options["numa"]
 	return Launch{Args: args, Env: env, Resources: numa, StopSeconds: 20, KillMode: "control-group"}, nil
+}
+
+// How a context is shared out where a spec does not say it. llama-server's own rule, four slots over one pool, lets parallel
+// requests that fit alone end one another's streams when the pool is full, so each slot has its own part.
+const (
+	llamacppSlots = 4     // slots, as many as fit into
+	llamacppPool  = 32768 // tokens: a larger context would cost several times the memory without having been asked for
+	embedContext  = 2048  // of texts to embed: what computes one grows with its square on some devices
+)
+
+// llamacppContext is the context in tokens of each request, and the number of slots. No slots: all requests share one
+// pool of that context, as kv-unified asks for.
+func llamacppContext(spec levelrail.ModelSpec) (context, slots int) {
+	context = spec.Context
+	switch {
+	case context == 0 && embeds(spec):
+		context = embedContext
+	case context == 0:
+		context = defaultContext
+	}
+	if spec.Options["kv-unified"] == "true" {
+		return context, 0
+	}
+	if n, err := strconv.Atoi(spec.Options["parallel"]); err == nil && n > 0 { // Check has seen it
+		return context, n
+	}
+	return context, min(max(llamacppPool/context, 1), llamacppSlots)
+}
+
+// embeds tells whether a model computes one vector or rank of a text and generates nothing.
+func embeds(spec levelrail.ModelSpec) bool {
+	return spec.Options["embeddings"] == "true" || spec.Options["reranking"] == "true"
 }
 
 func isFirstPart(p string) bool {

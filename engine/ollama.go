@@ -36,9 +36,6 @@ type ollamaLoad struct {
 
 const (
 	ollamaAddress = "127.0.0.1:11434"
-	// ollamaContext is set where a spec says nothing: the engine's own default depends on the memory of the node's GPUs,
-	// so the same model would need other memory on another node. It is what the fit estimate assumes too.
-	ollamaContext = 8192
 	// ollamaRetry is how long a failed load is left alone: each attempt reads gigabytes.
 	ollamaRetry = 15 * time.Second
 )
@@ -153,7 +150,7 @@ func ollamaServe(program, dir, address string) Launch {
 func (*ollama) Launch(p Params) (Launch, error) {
 	context := p.Spec.Context
 	if context == 0 {
-		context = ollamaContext
+		context = defaultContext
 	}
 	env := []string{
 		"OLLAMA_HOST=" + ollamaAddress,

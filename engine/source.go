@@ -18,16 +18,20 @@ const (
 	mostContext  = 16 << 20
 )
 
+// defaultContext is what each request may use where a spec says nothing and an engine would choose by the memory of the
+// node's GPUs or take all that the model was trained for: the same model would need other memory on another node.
+const defaultContext = 8192
+
 var (
-	hubSource = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})(?::([A-Za-z0-9][A-Za-z0-9._-]{0,63}))?$`)
+	hubSource = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})(?::([A-Za-z0-9][A-Za-z0-9._/+-]{0,254}))?$`)
 	hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	revision  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$`)
 )
 
-// splitHub takes org/name[:tag] apart.
+// splitHub takes org/name[:tag] apart. A tag is a quantization, or a file of the repository with its folder.
 func splitHub(source string) (repo, tag string, ok bool) {
 	m := hubSource.FindStringSubmatch(source)
-	if m == nil || strings.Contains(m[1], "..") {
+	if m == nil || strings.Contains(source, "..") {
 		return "", "", false
 	}
 	return m[1], m[2], true
@@ -41,7 +45,7 @@ func checkCommon(spec levelrail.ModelSpec) error {
 		return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "no model was named", Next: "add --model, for example --model org/name"}
 	case spec.Context != 0 && (spec.Context < leastContext || spec.Context > mostContext):
 		return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: fmt.Sprintf("a context of %d tokens is not usable", spec.Context),
-			Next: fmt.Sprintf("give --context a number from %d to %d, or leave it out for the engine's own rule", leastContext, mostContext)}
+			Next: fmt.Sprintf("give --context a number from %d to %d, or leave it out for the default", leastContext, mostContext)}
 	case spec.SHA256 != "" && !hexSHA256.MatchString(spec.SHA256):
 		return &levelrail.Error{Kind: levelrail.ErrInvalid, Message: "the checksum " + quote(spec.SHA256) + " is not a SHA-256", Next: "give 64 lower-case hex digits, as sha256sum prints them"}
 	case spec.SourceCommit != "" && (!revision.MatchString(spec.SourceCommit) || strings.Contains(spec.SourceCommit, "..")):

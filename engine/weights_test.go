@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,8 +46,8 @@ func TestChooseGGUF(t *testing.T) {
 		{"projector named", "org/n", "mmproj-BF16.gguf", repo, "m-Q4_K_M.gguf=model mmproj-BF16.gguf=projector", ""},
 		{"projector missing", "org/n", "mmproj-x.gguf", repo, "", "mmproj-BF16.gguf, mmproj-F16.gguf"},
 		{"no projectors", "org/n", "auto", listing("m-Q8_0.gguf"), "", "no projector"},
-		{"no Q4_K_M", "org/n", "", listing("a-Q2_K.gguf", "b-Q8_0.gguf"), "b-Q8_0.gguf=model", ""},
-		{"neither", "org/n", "", listing("b-Q5_0.gguf", "a-Q2_K.gguf"), "a-Q2_K.gguf=model", ""},
+		{"no Q4_K_M", "org/n", "", listing("m-Q2_K.gguf", "m-Q8_0.gguf"), "m-Q8_0.gguf=model", ""},
+		{"neither", "org/n", "", listing("m-Q5_0.gguf", "m-Q2_K.gguf"), "m-Q2_K.gguf=model", ""},
 		{"no name for it", "org/n:weird", "", listing("model.weird.gguf", "x-Q8_0.gguf"), "model.weird.gguf=model", ""},
 		{"part of a word", "org/n:Q4", "", listing("m-Q4_K_M.gguf"), "", "no quantization"},
 		{"one of one", "org/n:Q8_0", "", listing("m-Q8_0-00001-of-00001.gguf"), "m-Q8_0-00001-of-00001.gguf=model", ""},
@@ -72,6 +73,93 @@ func TestChooseGGUF(t *testing.T) {
 		}
 		if err != nil || chosen(got) != c.want {
 			t.Errorf("%s: got %s, %v, want %s", c.name, chosen(got), err, c.want)
+		}
+	}
+}
+
+// TestChooseMainModel: what lies beside a model is not taken for it, whatever comes first by alphabet; where several models could
+// be meant the choice is refused, and each candidate's spelling, as the refusal says it, chooses it.
+func TestChooseMainModel(t *testing.T) {
+	drafts := listing("MTP/x-Q8_0.gguf", "x-Q8_0.gguf", "x-MTP-Q4_K_M.gguf", "x-Q4_K_M.gguf")
+	sizes := listing("gemma-2b-Q4_K_M.gguf", "gemma-2b-Q8_0.gguf", "gemma-9b-Q4_K_M.gguf", "gemma-9b-BF16-00001-of-00002.gguf", "gemma-9b-BF16-00002-of-00002.gguf")
+	for _, c := range []struct {
+		name, source, mmproj string
+		files                []HubFile
+		want                 string // the file
+		candidates           string // or what the refusal names, in order
+	}{
+		{"default", "org/n", "", drafts, "x-Q4_K_M.gguf", ""},
+		{"Q8_0", "org/n:Q8_0", "", drafts, "x-Q8_0.gguf", ""},
+		{"case", "org/n:q8_0", "", drafts, "x-Q8_0.gguf", ""},
+		{"a draft by its file", "org/n:MTP/x-Q8_0.gguf", "", drafts, "MTP/x-Q8_0.gguf", ""},
+		{"without the ending", "org/n:MTP/x-Q8_0", "", drafts, "MTP/x-Q8_0.gguf", ""},
+		{"in another case", "org/n:mtp/X-q8_0", "", drafts, "MTP/x-Q8_0.gguf", ""},
+		{"a draft by a word", "org/n:MTP-Q4_K_M", "", drafts, "x-MTP-Q4_K_M.gguf", ""},
+		{"drafts alone", "org/n", "", listing("x-MTP-Q8_0.gguf", "x-MTP-Q2_K.gguf"), "x-MTP-Q8_0.gguf", ""},
+		{"only a draft has it", "org/n:Q4_K_M", "", listing("x-draft-Q4_K_M.gguf", "x-Q8_0.gguf"), "", "Q8_0"},
+		{"eagle, adapter, vocabulary", "org/n", "", listing("eagle3/a-Q4_K_M.gguf", "a-lora-Q4_K_M.gguf", "ggml-vocab-a.gguf", "imatrix.gguf", "mmproj-a-Q4_K_M.gguf", "z-Q4_K_M.gguf"), "z-Q4_K_M.gguf", ""},
+		{"a word of the name", "org/n", "", listing("draftsman-Q4_K_M.gguf"), "draftsman-Q4_K_M.gguf", ""},
+		{"older version in a folder", "org/n", "", listing("old/m-Q4_K_M.gguf", "m-Q4_K_M.gguf"), "m-Q4_K_M.gguf", ""},
+		{"by folder", "org/n:old/m-Q4_K_M.gguf", "", listing("old/m-Q4_K_M.gguf", "m-Q4_K_M.gguf"), "old/m-Q4_K_M.gguf", ""},
+		{"folders of quantizations", "org/n", "", listing("Q8_0/m-Q8_0.gguf", "Q4_K_M/m-Q4_K_M-00001-of-00001.gguf"), "Q4_K_M/m-Q4_K_M-00001-of-00001.gguf", ""},
+		{"all in one folder", "org/n", "", listing("gguf/m-Q8_0.gguf", "gguf/m-Q4_K_M.gguf"), "gguf/m-Q4_K_M.gguf", ""},
+		{"mixed case", "org/n", "", listing("Model-Q8_0.gguf", "model-q4_k_m.gguf"), "model-q4_k_m.gguf", ""},
+		{"whole before broken parts", "org/n", "", listing("m-Q4_K_M-00001-of-00002.gguf", "m-Q4_K_M.gguf"), "m-Q4_K_M.gguf", ""},
+		{"several sizes", "org/n", "", sizes, "", "--model org/n:gemma-2b-Q4_K_M.gguf or --model org/n:gemma-9b-Q4_K_M.gguf"},
+		{"several sizes of one quantization", "org/n:Q4_K_M", "", sizes, "", "--model org/n:gemma-2b-Q4_K_M.gguf or --model org/n:gemma-9b-Q4_K_M.gguf"},
+		{"one size has it", "org/n:BF16", "", sizes, "gemma-9b-BF16-00001-of-00002.gguf", ""},
+		{"by any part", "org/n:gemma-9b-BF16-00002-of-00002.gguf", "", sizes, "gemma-9b-BF16-00001-of-00002.gguf", ""},
+		{"a size alone", "org/n:9b", "", sizes, "", "--model org/n:gemma-9b-BF16-00001-of-00002.gguf or --model org/n:gemma-9b-Q4_K_M.gguf"},
+		{"folders of models", "org/n", "", listing("2b/m-Q4_K_M.gguf", "9b/m-Q4_K_M.gguf"), "", "--model org/n:2b/m-Q4_K_M.gguf or --model org/n:9b/m-Q4_K_M.gguf"},
+		{"one name in two folders", "org/n:m-Q4_K_M.gguf", "", listing("2b/m-Q4_K_M.gguf", "9b/m-Q4_K_M.gguf"), "", "--model org/n:2b/m-Q4_K_M.gguf or --model org/n:9b/m-Q4_K_M.gguf"},
+		{"names that differ by case", "org/n:m-q8_0.gguf", "", listing("M-Q8_0.gguf", "m-q8_0.gguf"), "m-q8_0.gguf", ""},
+	} {
+		choose := func(source string) ([]HubFile, error) {
+			t.Helper()
+			plan, err := get(t, "llamacpp").Weights(levelrail.ModelSpec{Source: source})
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			return plan.Choose(c.files)
+		}
+		got, err := choose(c.source)
+		if c.want != "" {
+			if err != nil || got[0].Path != c.want {
+				t.Errorf("%s: %v, %v", c.name, got, err)
+			}
+			continue
+		}
+		var e *levelrail.Error
+		if !errors.As(err, &e) || !strings.HasSuffix(e.Next, c.candidates) {
+			t.Errorf("%s: %v, %+v", c.name, got, err)
+			continue
+		}
+		for _, spelling := range strings.Split(strings.TrimPrefix(c.candidates, "--model "), " or --model ") {
+			if _, file, ok := strings.Cut(spelling, ":"); ok {
+				if got, err := choose(spelling); err != nil || got[0].Path != file {
+					t.Errorf("%s: %s chooses %v, %v", c.name, spelling, got, err)
+				}
+			}
+		}
+	}
+}
+
+// TestProjectorOfTheModel: of several models' projectors the one of the chosen model comes along.
+func TestProjectorOfTheModel(t *testing.T) {
+	repo := listing("mmproj-gemma-2b-F16.gguf", "mmproj-gemma-9b-F16.gguf", "gemma-9b-Q4_K_M.gguf", "gemma-2b-Q4_K_M.gguf", "other-Q4_K_M.gguf")
+	for source, want := range map[string]string{"org/n:gemma-9b-Q4_K_M.gguf": "mmproj-gemma-9b-F16.gguf", "org/n:gemma-2b-Q4_K_M": "mmproj-gemma-2b-F16.gguf", "org/n:other-Q4_K_M.gguf": ""} {
+		plan, err := get(t, "llamacpp").Weights(levelrail.ModelSpec{Source: source, Options: levelrail.Options{"mmproj": "auto"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := plan.Choose(repo)
+		if want == "" {
+			var e *levelrail.Error
+			if !errors.As(err, &e) || !strings.Contains(e.Next, "mmproj=mmproj-gemma-2b-F16.gguf or --option") {
+				t.Errorf("%s: %v, %+v", source, got, err)
+			}
+		} else if err != nil || len(got) != 2 || got[1].Path != want {
+			t.Errorf("%s: %v, %v", source, got, err)
 		}
 	}
 }

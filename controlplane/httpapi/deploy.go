@@ -281,7 +281,7 @@ func checkSpec(spec levelrail.ModelSpec) (levelrail.ModelSpec, error) {
 	case spec.SourceCommit != "" && !commitName.MatchString(spec.SourceCommit):
 		return spec, levelrail.Errorf(levelrail.ErrInvalid, "the commit %q is not usable", clip(spec.SourceCommit)).WithNext("use the commit's hash, or the name of a branch or tag")
 	case spec.Context < 0:
-		return spec, levelrail.Errorf(levelrail.ErrInvalid, "the context is a count of tokens, not %d", spec.Context).WithNext("leave it out for the engine's own rule")
+		return spec, levelrail.Errorf(levelrail.ErrInvalid, "the context is a count of tokens, not %d", spec.Context).WithNext("leave it out for the default")
 	case len(spec.ServedNames) > maxServedNames:
 		return spec, levelrail.Errorf(levelrail.ErrInvalid, "%d served names are given, and %d are the most", len(spec.ServedNames), maxServedNames)
 	}

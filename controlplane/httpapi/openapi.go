@@ -23,11 +23,11 @@ func constraints() map[string]constraint {
 	name := constraint{"pattern": "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", "examples": []any{"chat"}}
 	engineName := constraint{"enum": toAny(engine.Names())}
 	source := constraint{"minLength": 1, "maxLength": 512, "examples": []any{"bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M"},
-		"description": "org/name, org/name-GGUF:QUANT, an Ollama tag such as llama3.1:8b, or /path/to/file.gguf on the node; which of them is the engine's to say"}
+		"description": "org/name, org/name-GGUF:QUANT, org/name-GGUF:FILE.gguf, an Ollama tag such as llama3.1:8b, or /path/to/file.gguf on the node; which of them is the engine's to say"}
 	commit := constraint{"pattern": "^([0-9A-Za-z][0-9A-Za-z._/-]{0,127})?$", "description": "pins a revision of the repository"}
 	sum := constraint{"pattern": "^([0-9A-Fa-f]{64})?$", "description": "SHA-256 of a single weights file"}
 	domain := constraint{"maxLength": 254, "examples": []any{"llm.example.com"}}
-	tokens := constraint{"minimum": 0, "maximum": 16777216, "description": "in tokens; 0: the engine's own rule"}
+	tokens := constraint{"minimum": 0, "maximum": 16777216, "description": "tokens that each request may use; 0: the engine's default"}
 	labelled := constraint{"pattern": label.String(), "examples": []any{"ci"}}
 	until := constraint{"minimum": 0, "maximum": int64(longest.Seconds()), "description": "0: never"}
 	options := constraint{"description": "engine options by their own names"}

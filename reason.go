@@ -24,6 +24,7 @@ const (
 	EngineNotInstalled  Reason = "EngineNotInstalled"  // the engine's program is not on the node
 	EngineFailed        Reason = "EngineFailed"        // it crashes or refuses its input; the message has its last error
 	InsufficientDisk    Reason = "InsufficientDisk"    // the weights do not fit the node's disk
+	WeightsNotMounted   Reason = "WeightsNotMounted"   // the disk of the node's store of weights is missing
 	DownloadFailed      Reason = "DownloadFailed"      // hub, file or checksum; tried again by itself
 	HFTokenUnavailable  Reason = "HFTokenUnavailable"  // a Hub token is set and cannot be decrypted
 	EndpointUnreachable Reason = "EndpointUnreachable" // the engine's socket cannot be reached from the gateway
@@ -35,7 +36,7 @@ const (
 // NeedsPerson tells whether a model with this reason waits for somebody: `--wait` ends with it and exit code 4.
 func (r Reason) NeedsPerson() bool {
 	switch r {
-	case NoGPUOnNode, GPURuntimeMissing, InsufficientGPUs, EngineNotInstalled, EngineFailed, InsufficientDisk, DownloadFailed,
+	case NoGPUOnNode, GPURuntimeMissing, InsufficientGPUs, EngineNotInstalled, EngineFailed, InsufficientDisk, WeightsNotMounted, DownloadFailed,
 		HFTokenUnavailable, EndpointUnreachable, AssignmentRefused, NodeUnknown:
 		return true
 	}

@@ -71,6 +71,7 @@ type Config struct {
 	ControlPlane ControlPlane
 	Program      string                                                     // of this agent, for the fetch unit
 	Host         Host                                                       // what the machine is
+	Mounts       string                                                     // mountinfo of the host; empty: that of process 1
 	Dial         func(ctx context.Context, socket string) (net.Conn, error) // to an engine; nil: its Unix socket
 	Notify       func(state string)                                         // to the service manager; nil: nobody
 	Watchdog     time.Duration                                              // how often to say that all is well; 0: never
@@ -104,6 +105,9 @@ func New(c Config) (*Agent, error) {
 			engines, replica := filepath.Split(filepath.Dir(socket))
 			return beneath.Dial(ctx, engines, filepath.Join(replica, filepath.Base(socket)))
 		}
+	}
+	if c.Mounts == "" {
+		c.Mounts = "/proc/1/mountinfo"
 	}
 	if c.Program == "" {
 		return nil, errors.New("the agent does not know its own program, which fetches run")
@@ -168,6 +172,10 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.drain(s)
 		case <-next.C:
 		}
+		if look && a.remounted(s) {
+			a.Notify("STOPPING=1\nSTATUS=Starting anew; engines keep serving")
+			return errRemounted
+		}
 		if look {
 			next.Reset(a.turn(ctx, s, reports))
 		}
@@ -195,6 +203,7 @@ func (a *Agent) turn(ctx context.Context, s *state, reports chan wire.Report) ti
 		}
 		return calm
 	}
+	s.storeLack = a.lookAtStore()
 	a.plan(s)
 	now := time.Now()
 	for _, step := range steps(s.world(now)) {

@@ -25,11 +25,13 @@ type state struct {
 	tracks  map[string]*track
 	orders  map[string]*order // fetches by model
 
-	gpus     gpu.Snapshot
-	gpusRead bool
-	sets     map[string]fetch.Manifest // finished weights by model
-	logs     map[string]func()         // running log requests by id, and how to end them
-	began    time.Time
+	gpus       gpu.Snapshot
+	gpusRead   bool
+	sets       map[string]fetch.Manifest // finished weights by model
+	storeLack  *Lack                     // why the store of weights is not to be used
+	storeMount string                    // what it lay on when the agent started
+	logs       map[string]func()         // running log requests by id, and how to end them
+	began      time.Time
 
 	sequence   uint64
 	lastReport time.Time

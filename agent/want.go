@@ -38,6 +38,10 @@ func (a *Agent) wanted(s *state, as wire.Assignment, have Have) Want {
 		w.Lack.Next = "update levelrail-agent on this node, which does not know this engine"
 		return w
 	}
+	if s.storeLack != nil {
+		w.Lack = s.storeLack
+		return w
+	}
 	program, lack := a.program(e)
 	if lack != nil {
 		w.Lack = lack

@@ -117,6 +117,21 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestMissingDiskInStatus: a node whose disk of weights is missing is a warning of the whole installation, said once for all its
+// models, with the next step.
+func TestMissingDiskInStatus(t *testing.T) {
+	r := start(t, rigOptions{})
+	n := r.join(0)
+	for _, name := range []string{"chat", "own"} {
+		r.deploy(name)
+		n.say(n.assigned(name, anyAssignment), levelrail.Condition{Reason: levelrail.WeightsNotMounted, Message: "the disk is away", Next: "mount it"})
+	}
+	eventually(t, "the status says it", func() bool {
+		st, err := r.people.Status(t.Context())
+		return err == nil && slices.Equal(st.Warnings, []string{"WeightsNotMounted: the disk is away. Next: mount it"})
+	})
+}
+
 // TestMended: a model whose node lacks GPUs stands with its reason, and is placed by itself once that is mended.
 func TestMended(t *testing.T) {
 	r := start(t, rigOptions{})

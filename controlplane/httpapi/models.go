@@ -230,10 +230,16 @@ func (s *Server) getStatus(context.Context, *none) (*body[wire.Status], error) {
 	f, st, w := s.o.Facts(), s.o.Store.Status(), s.o.World(d)
 	out := wire.Status{ClusterID: d.Cluster.ID, Version: levelrail.Version, Server: st.ServerID, Leader: st.LeaderID, Role: st.Role, Index: d.Index,
 		StartedAt: f.StartedAt, TLS: f.TLSAddress, CAFile: f.CAFile, Warnings: f.Warnings}
+	missing := map[string]bool{} // what a node's models wait for alike
 	for _, m := range d.Models {
 		out.Models.Total++
-		if w.Condition(m).Ready {
+		c := w.Condition(m)
+		if c.Ready {
 			out.Models.Ready++
+		}
+		if c.Reason == levelrail.WeightsNotMounted && !missing[m.NodeID+c.Message] {
+			missing[m.NodeID+c.Message] = true
+			out.Warnings = append(out.Warnings, fmt.Sprintf("%s: %s. Next: %s", c.Reason, c.Message, c.Next))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.Observed.Nodes)) {

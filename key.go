@@ -74,6 +74,9 @@ type KeyLimits struct {
 	TPM         int64 `json:"tpm,omitempty"`          // tokens a minute, soft
 	TPD         int64 `json:"tpd,omitempty"`          // tokens in rolling 24 hours, soft
 	MaxParallel int64 `json:"max_parallel,omitempty"` // requests in flight
+	// Weight is how many of a model's slots the key gets for each one of a key of weight 1, when both want more than there
+	// are; 0: 1. It bounds nothing.
+	Weight int64 `json:"weight,omitempty"`
 }
 
 // Token is an API token of the control plane. Only the hash is kept.

@@ -54,7 +54,7 @@ func TestSlotsComeBackH2(t *testing.T) {
 		back("a reset before the headers")
 		id = c.begin("POST", chatPath, fields...)
 		c.body(id, chatBody[:9], false)
-		h.eventually("its slot is taken", func() bool { return pooledSlots("chat") == 1 })
+		h.eventually("its slot is taken", func() bool { return h.usedOf("max_parallel") == 1 && h.inState("reading") == 1 })
 		c.cancel(id)
 		back("a reset with half a body")
 	}
@@ -66,7 +66,7 @@ func TestSlotsComeBackH2(t *testing.T) {
 			<-entered
 		}
 		lost.begin("POST", chatPath, fields...)
-		h.eventually("all slots are taken", func() bool { return pooledSlots("chat") == 3 })
+		h.eventually("all slots are taken", func() bool { return pooledSlots("chat") == 2 && h.usedOf("max_parallel") == 3 })
 		lost.conn.Close()
 		h.engine.leftWithin(t, time.Second)
 		h.engine.leftWithin(t, time.Second)
@@ -108,11 +108,14 @@ func TestCapAsShipped(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBoundedBySlots: however many clients upload at once, bodies take memory only where a slot is held.
-func TestMemoryIsBoundedBySlots(t *testing.T) {
+// TestBodyMemoryIsBounded: however many clients of a key upload at once, the bodies that wait take no more memory than they
+// may, those for which there is none are refused, and another key has room.
+func TestBodyMemoryIsBounded(t *testing.T) {
 	h := newHost(t)
-	const most, slots, clients = 4 << 20, 2, 40
-	h.limited(levelrail.KeyLimits{}, func(r *wire.Route) { r.Limits.MaxBodyBytes, r.Limits.MaxInflight = most, slots })
+	const most, own, all, clients = 4 << 20, 20 << 20, 40 << 20, 40
+	h.limited(levelrail.KeyLimits{}, func(r *wire.Route) {
+		r.Limits.MaxBodyBytes, r.Limits.BodyMemoryKey, r.Limits.BodyMemory = most, own, all
+	})
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -125,7 +128,7 @@ func TestMemoryIsBoundedBySlots(t *testing.T) {
 	for range clients {
 		go func() {
 			req := h.request("POST", chatPath, "x")
-			// All but the end is sent: whoever has a slot holds all that it has received.
+			// All but the end is sent.
 			req.Body, req.ContentLength, req.GetBody = io.NopCloser(io.MultiReader(strings.NewReader(`{"model":"chat","x":"`), io.LimitReader(letters{}, most-1000), until{held}, strings.NewReader(`"}`))), -1, nil
 			resp, err := httpClient.Do(req)
 			if err != nil {
@@ -137,21 +140,37 @@ func TestMemoryIsBoundedBySlots(t *testing.T) {
 			statuses <- resp.StatusCode
 		}()
 	}
-	got := map[int]int{}
-	for range clients - slots {
-		got[<-statuses]++
-	}
-	if took := heap() - before; took > slots*most*3+16<<20 { // a body that grows is twice as large for a moment
+	reading := 0
+	h.eventually("all are read or refused", func() bool {
+		reading = h.inState("reading")
+		return reading+len(statuses) == clients && len(statuses) > 0
+	})
+	if took := heap() - before; took > own+24<<20 {
 		t.Errorf("%d uploads hold %d MiB", clients, took>>20)
 	}
+	if reading < 2 || reading > own/most {
+		t.Errorf("%d are read at once", reading)
+	}
+	another := h.cp.newKey("key_b", "chat")
+	h.eventually("another key is known", func() bool { _, ok := h.table().Key(hashOf(another)); return ok })
+	if resp, body := h.do("POST", chatPath, `{"model":"chat","x":"`+strings.Repeat("y", most-1000)+`"}`, "Authorization", "Bearer "+another); resp.StatusCode != 200 {
+		t.Errorf("another key: %d %s", resp.StatusCode, body)
+	}
 	close(held)
-	for range slots {
+	got := map[int]int{}
+	for range clients {
 		got[<-statuses]++
 	}
 	// A client that still sends long after its refusal may see the connection's end instead.
-	if got[200] != slots || got[429] < clients/2 || got[429]+got[0] != clients-slots {
+	if got[200] != reading || got[429] < clients/2 || got[429]+got[0]+got[200] != clients {
 		t.Errorf("statuses %v", got)
 	}
+	pool.Range(func(_, v any) bool {
+		if n := v.(*shared).gateway.Bodies.Held(); n != 0 {
+			t.Errorf("%d bytes are still counted", n)
+		}
+		return true
+	})
 }
 
 // letters are without an end.
@@ -171,7 +190,8 @@ func (u until) Read([]byte) (int, error) { <-u.done; return 0, io.EOF }
 
 // TestTrickleH2 is the rest of case C009 over HTTP/2: a body that comes byte by byte is cut.
 func TestTrickleH2(t *testing.T) {
-	h := newHost(t, "read_body_idle 30s 1024", "read_body_idle 300ms 1024")
+	h := newHost(t)
+	h.limited(levelrail.KeyLimits{}, func(r *wire.Route) { r.Limits.BodyTimeoutSeconds, r.Limits.BodyMinRate = 1, 64<<10 })
 	c := dialH2(t, h.port)
 	id := c.begin("POST", chatPath, "authorization", "Bearer "+h.key, "content-length", "100000", "x-request-id", "trickle")
 	go func() {

@@ -301,7 +301,9 @@ func TestBodyCapOfSleeper(t *testing.T) {
 
 // TestTrickle is the rest of case C009: a body that comes byte by byte is cut, with the answer that says so.
 func TestTrickle(t *testing.T) {
-	h := newHost(t, "read_body_idle 30s 1024", "read_body_idle 300ms 1024")
+	h := newHost(t)
+	// 1.1 KB/s is enough for a connection not to stand still, and far too little.
+	h.limited(levelrail.KeyLimits{}, func(r *wire.Route) { r.Limits.BodyTimeoutSeconds, r.Limits.BodyMinRate = 1, 64<<10 })
 	conn, err := net.Dial("tcp", "127.0.0.1:"+h.port)
 	if err != nil {
 		t.Fatal(err)
@@ -320,5 +322,29 @@ func TestTrickle(t *testing.T) {
 	if err != nil || resp.StatusCode != 408 {
 		t.Fatalf("%v %v", resp, err)
 	}
+	if b, _ := io.ReadAll(resp.Body); !strings.Contains(string(b), "65536 bytes") {
+		t.Errorf("the refusal does not say what a body may take: %s", b)
+	}
+	// One that is faster than that has the time it needs.
+	fast := h.request("POST", chatPath, "x")
+	fast.Body, fast.ContentLength, fast.GetBody = io.NopCloser(io.MultiReader(strings.NewReader(`{"model":"chat","x":"`), &steady{left: 30, every: 50 * time.Millisecond, piece: 8 << 10}, strings.NewReader(`"}`))), -1, nil
+	if got, err := httpClient.Do(fast); err != nil || got.StatusCode != 200 {
+		t.Errorf("160 KiB a second: %v %v", got, err)
+	}
 	h.eventually("the slot is free", func() bool { return pooledSlots("chat") == 0 })
+}
+
+// steady is letters at a pace.
+type steady struct {
+	left, piece int
+	every       time.Duration
+}
+
+func (s *steady) Read(p []byte) (int, error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+	s.left--
+	time.Sleep(s.every) // the pace is what is tested
+	return letters{}.Read(p[:min(len(p), s.piece)])
 }

@@ -148,7 +148,7 @@ func TestReloadWhileHeld(t *testing.T) {
 // TestStalledReaderH2: a client that stops reading one stream over HTTP/2 is given up after the server's write timeout: the engine is told and its
 // slot is free.
 func TestStalledReaderH2(t *testing.T) {
-	h := newHost(t, "read_body_idle 30s 1024", "write_idle 1s")
+	h := newHost(t, "write_idle 1m", "write_idle 1s")
 	h.limited(levelrail.KeyLimits{MaxParallel: 1}, nil)
 	h.engine.on(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")

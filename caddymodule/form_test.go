@@ -84,7 +84,7 @@ func TestForms(t *testing.T) {
 // TestStalledReader: a client that stops reading is given up after the server's write timeout; its engine is told and its
 // slot is free, and meanwhile the engine's silence timeout is not held against the engine.
 func TestStalledReader(t *testing.T) {
-	h := newHost(t, "read_body_idle 30s 1024", "write_idle 1500ms")
+	h := newHost(t, "write_idle 1m", "write_idle 1500ms")
 	r := h.route("chat")
 	r.Limits.IdleTimeout = 1
 	h.cp.putRoute(r)

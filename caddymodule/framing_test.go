@@ -214,20 +214,19 @@ func earlyRows(h *host) []earlyRow {
 		{404, "model_not_found", "POST", chatPath, key("key_gone", nil, "gone"), json},
 		{413, "request_too_large", "POST", chatPath, key("key_small", nil, "small"), json},
 		{415, "unsupported_media_type", "POST", chatPath, h.key, "text/plain"},
-		{429, "rate_limit_exceeded", "POST", chatPath, key("key_full", nil, "full"), json},
+		{429, "rate_limit_exceeded", "POST", chatPath, h.busy, json},
 	}
 	h.caughtUp()
 	return rows
 }
 
-// fill takes the one slot of the model full. It returns what gives it back.
+// fill takes the one slot of the key busy of the model full. It returns what gives it back.
 func fill(h *host) func() {
 	h.t.Helper()
-	r := h.route("full")
-	r.Limits.MaxInflight = 1
-	h.cp.putRoute(r)
+	h.cp.putRoute(h.route("full"))
 	secret := levelrail.NewSecret("lr")
-	h.cp.putKey(wire.RouteKey{ID: "key_holder", SHA256: levelrail.HashSecret(secret), Prefix: secret[:8], Models: []string{"full"}})
+	h.cp.putKey(wire.RouteKey{ID: "key_holder", SHA256: levelrail.HashSecret(secret), Prefix: secret[:8], Models: []string{"full"}, Limits: levelrail.KeyLimits{MaxParallel: 1}})
+	h.busy = secret
 	h.caughtUp()
 	entered, leave := make(chan struct{}, 8), make(chan struct{})
 	h.engine.on(blockUntil(entered, leave))

@@ -35,6 +35,7 @@ type host struct {
 	cp      *controlPlane
 	engine  *stubEngine
 	key     string // opens the model chat
+	busy    string // of fill: a key whose one slot is taken
 	changes []string
 	loads   atomic.Int64 // of configurations
 	loaded  atomic.Int64 // when the last one was, by the clock's nanoseconds

@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"github.com/levelrail/levelrail/client/wire"
 	"io"
 	"net/http"
 	"os"
@@ -109,3 +110,13 @@ func (h *host) caughtUp() {
 
 // hashOf is how a key's text is looked up.
 func hashOf(secret string) route.Hash { return sha256.Sum256([]byte(secret)) }
+
+// inState is how many requests for the model chat are in a state.
+func (h *host) inState(state string) (n int) {
+	for _, r := range h.ask(wire.Question{Ask: wire.AskRequests, Model: "chat"}).Requests {
+		if r.State == state {
+			n++
+		}
+	}
+	return n
+}

@@ -72,6 +72,7 @@ func newMetrics(s *shared) *metrics {
 			}
 			return 0
 		}),
+		gauge("table_age_limit_seconds", "The age of routes and keys from which on requests are refused; 0: none.", func() float64 { return s.link.MaxStale().Seconds() }),
 		tableAge{s, prometheus.NewDesc(name("table_age_seconds"), "Since when routes and keys may be old: 0 while connected; absent when there never were any.", nil, nil)},
 	}
 	return m

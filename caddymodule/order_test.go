@@ -133,7 +133,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestSlots: over max_inflight a request is refused before its body is read, and a slot comes back with the answer's end.
+// TestSlots: over max_inflight a request is refused where nothing waits, and a slot comes back with the answer's end.
 func TestSlots(t *testing.T) {
 	h := newHost(t)
 	r := h.route("chat")
@@ -153,7 +153,7 @@ func TestSlots(t *testing.T) {
 		first <- resp.StatusCode
 	}()
 	<-entered
-	resp, body := h.do("POST", chatPath, "{")
+	resp, body := h.do("POST", chatPath, chatBody)
 	h.refused(resp, body, 429, "rate_limit_exceeded")
 	if resp.Header.Get("Retry-After") != "5" {
 		t.Errorf("Retry-After %q", resp.Header.Get("Retry-After"))

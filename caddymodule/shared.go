@@ -71,7 +71,7 @@ func newShared(key sharedKey, log *zap.Logger) (*shared, error) {
 	s.meter = meter.New(meter.Options{ControlPlane: c, GatewayID: s.link.ID, Directory: key.dir, Settings: s.metering, Log: text})
 	s.metrics = newMetrics(s)
 	s.gateway = &gateway.Gateway{Table: s.link.Table, Engines: s.engines, Slots: new(limit.Slots), Keys: keys, Leases: s.sharer, Wake: s.wake,
-		Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now, ClientIP: clientIP, Stopping: caddy.Exiting}
+		Sink: meter.Sinks{s.meter, s.metrics, s.log}, Log: text, Now: time.Now, ClientIP: clientIP, Stopping: caddy.Exiting, Stale: s.link.Stale}
 	s.link.Load()
 	s.keeper.Load()
 	return s, nil

@@ -194,10 +194,9 @@ func TestNothingElseWakes(t *testing.T) {
 	})
 	pool.Range(func(_, v any) bool { // its minute is used up
 		g := v.(*shared).gateway
-		c, _ := g.Keys.Enter("key_s", k.Limits, g.Slots.Gate("x"), 0, time.Now())
+		c, _ := g.Keys.Enter("key_s", k.Limits, time.Now())
 		c.Spend(k.Limits, 10, time.Now())
 		c.Leave()
-		g.Slots.Gate("x").Give()
 		return true
 	})
 	for _, c := range []struct {

@@ -27,7 +27,7 @@ type API interface {
 	ModelUsage(ctx context.Context, model, since string) (wire.UsageReport, error)
 	CreateKey(ctx context.Context, model string, k wire.CreateKey) (wire.NewKey, error)
 	ReplaceKey(ctx context.Context, model, id string, r wire.RotateKey) (wire.NewKey, error)
-	RevokeKey(ctx context.Context, model, id string) (wire.Revoked, error)
+	RevokeKey(ctx context.Context, model, id string, now bool) (wire.Revoked, error)
 	Requests(ctx context.Context, model string) (wire.Requests, error)
 	CancelRequest(ctx context.Context, model, id string) (wire.CancelledRequest, error)
 	Explain(ctx context.Context, model, keyID string) (wire.Explanation, error)

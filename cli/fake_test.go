@@ -414,7 +414,12 @@ func (f *fake) revokeKey(r *http.Request) (any, *levelrail.Error) {
 		return nil, err
 	}
 	k.RevokedAt = &fakeNow
-	return wire.Revoked{Key: *k, Gateways: f.heard, Silent: f.silent}, nil
+	out := wire.Revoked{Key: *k, Gateways: f.heard, Silent: f.silent}
+	if r.URL.Query().Get("now") == "true" {
+		n := int64(len(f.flying))
+		out.Ended = &n
+	}
+	return out, nil
 }
 
 func (f *fake) listNodes(*http.Request) (any, *levelrail.Error) {

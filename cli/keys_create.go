@@ -32,6 +32,7 @@ func keysCreate() verb {
 			&ucli.Int64Flag{Name: "tpm", Usage: "most tokens a minute"},
 			&ucli.Int64Flag{Name: "tpd", Usage: "most tokens in any 24 hours"},
 			&ucli.Int64Flag{Name: "max-parallel", Usage: "most requests at a time"},
+			&ucli.Int64Flag{Name: "weight", Usage: "slots that it gets for each one of another key, when both want more than the model has (default: 1)"},
 			&ucli.StringSliceFlag{Name: "allow-paths", Usage: "paths that it opens, with commas between; may be repeated (default: all that the engine serves)"},
 			&ucli.StringSliceFlag{Name: "allow-models", Usage: "names that a request's body may ask for, with commas between; may be repeated (default: any)"},
 		},
@@ -44,7 +45,7 @@ func keysCreate() verb {
 				return err
 			}
 			k := wire.CreateKey{Name: c.String("name"), ExpiresInSeconds: int64(lasts / time.Second),
-				Limits:     levelrail.KeyLimits{RPM: c.Int64("rpm"), TPM: c.Int64("tpm"), TPD: c.Int64("tpd"), MaxParallel: c.Int64("max-parallel")},
+				Limits:     levelrail.KeyLimits{RPM: c.Int64("rpm"), TPM: c.Int64("tpm"), TPD: c.Int64("tpd"), MaxParallel: c.Int64("max-parallel"), Weight: c.Int64("weight")},
 				AllowPaths: words(c.StringSlice("allow-paths")), AllowModels: words(c.StringSlice("allow-models"))}
 			api, err := s.api()
 			if err != nil {

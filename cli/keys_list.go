@@ -59,7 +59,7 @@ func limitsText(l levelrail.KeyLimits) string {
 	for _, x := range []struct {
 		name string
 		n    int64
-	}{{"rpm", l.RPM}, {"tpm", l.TPM}, {"tpd", l.TPD}, {"parallel", l.MaxParallel}} {
+	}{{"rpm", l.RPM}, {"tpm", l.TPM}, {"tpd", l.TPD}, {"parallel", l.MaxParallel}, {"weight", l.Weight}} {
 		if x.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", x.n, x.name))
 		}

@@ -135,14 +135,19 @@ func limitWords(l string) string {
 		return "tokens in 24 hours"
 	case "max_parallel", "model_inflight":
 		return "requests at a time"
+	case "body_memory":
+		return "bytes of bodies that wait for a slot"
 	}
 	return "at most"
 }
 
 // ofWhat names a limit of a key, or the model's slots.
 func ofWhat(l string) string {
-	if l == "model_inflight" {
-		return "the model's slots (APP_MODEL_GATEWAY_MAX_INFLIGHT)"
+	switch l {
+	case "model_inflight":
+		return "the model's slots (APP_MODEL_GATEWAY_MAX_INFLIGHT, or as many as its engine works on)"
+	case "body_memory":
+		return "the memory for its bodies (APP_MODEL_GATEWAY_BODY_MEMORY_KEY, or _MEMORY for all keys)"
 	}
 	return "its limit " + strings.ReplaceAll(l, "_", "-")
 }

@@ -11,8 +11,8 @@ import (
 func requestsList() verb {
 	return verb{
 		name: "list", args: "NAME", usage: "list what is in flight for a model", complete: []string{"@model"},
-		long: "Asks every gateway that is connected. TOKENS counts the parts of a stream that have come so far, about one token each. A request is `waking` while its model is started, `waiting` until the engine " +
-			"begins to answer, and then `answering`. `levelrail models requests NAME` is short for it.",
+		long: "Asks every gateway that is connected. TOKENS counts the parts of a stream that have come so far, about one token each. A request is `reading` while its body comes (RECEIVED), `queued` until one of the model's slots is free, `waking` while its " +
+			"model is started, `waiting` until the engine begins to answer, and then `answering`. `levelrail models requests NAME` is short for it.",
 		examples: []example{
 			{"What is going on", "levelrail models requests list chat"},
 			{"The ids of what takes longer than ten minutes", "levelrail models requests list chat --json | jq -r '.items[] | select(.age_seconds > 600) | .id'"},
@@ -30,13 +30,16 @@ func requestsList() verb {
 				return s.document(r)
 			}
 			if len(r.Items) > 0 {
-				t := table{head: []string{"ID", "KEY", "ROUTE", "STATE", "AGE", "TOKENS", "SENT", "GATEWAY"}}
+				t := table{head: []string{"ID", "KEY", "ROUTE", "STATE", "AGE", "RECEIVED", "TOKENS", "SENT", "GATEWAY"}}
 				for _, q := range r.Items {
-					tokens := ""
+					tokens, received := "", ""
+					if q.State == "reading" {
+						received = size(q.Received)
+					}
 					if q.Stream {
 						tokens = strconv.FormatInt(q.Tokens, 10)
 					}
-					t.row(q.ID, q.KeyPrefix+"…", q.Route, q.State, span(time.Duration(q.AgeSeconds)*time.Second), tokens, size(q.Bytes), q.GatewayID)
+					t.row(q.ID, q.KeyPrefix+"…", q.Route, q.State, span(time.Duration(q.AgeSeconds)*time.Second), received, tokens, size(q.Bytes), q.GatewayID)
 				}
 				t.print(s.stdout)
 			} else if len(r.Gateways) > 0 {

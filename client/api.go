@@ -112,9 +112,14 @@ func (c *Client) Explain(ctx context.Context, model, keyID string) (wire.Explana
 	return out, err
 }
 
-// RevokeKey ends a key of a model, and says which of the connected gateways refuse it now. Ability write.
-func (c *Client) RevokeKey(ctx context.Context, model, id string) (wire.Revoked, error) {
-	return one[wire.Revoked](ctx, c, http.MethodDelete, "/models"+seg(model)+"/keys"+seg(id), nil)
+// RevokeKey ends a key of a model, with now also its requests that are under way, and says which of the connected gateways
+// refuse it now. Ability write.
+func (c *Client) RevokeKey(ctx context.Context, model, id string, now bool) (wire.Revoked, error) {
+	path := "/models" + seg(model) + "/keys" + seg(id)
+	if now {
+		path += "?now=true"
+	}
+	return one[wire.Revoked](ctx, c, http.MethodDelete, path, nil)
 }
 
 // Nodes lists all nodes. Ability read.

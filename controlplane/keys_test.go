@@ -158,7 +158,7 @@ func TestRevokeWaits(t *testing.T) {
 		return k.ID
 	}
 	a, b := key("a"), key("b")
-	none, err := r.people.RevokeKey(ctx, "chat", key("c"))
+	none, err := r.people.RevokeKey(ctx, "chat", key("c"), false)
 	if err != nil || len(none.Gateways)+len(none.Silent) != 0 || none.Gateways == nil {
 		t.Errorf("without a gateway: %+v, %v", none, err)
 	}
@@ -167,7 +167,7 @@ func TestRevokeWaits(t *testing.T) {
 	slices.Sort(both)
 
 	began := time.Now()
-	done := inBackground(func() (wire.Revoked, error) { return r.people.RevokeKey(ctx, "chat", a) })
+	done := inBackground(func() (wire.Revoked, error) { return r.people.RevokeKey(ctx, "chat", a, false) })
 	for _, g := range []*gw{one, two} {
 		eventually(t, "the key is taken back", func() bool { return !g.watch.has("route_key/" + a) })
 		g.saysSeen()
@@ -181,7 +181,7 @@ func TestRevokeWaits(t *testing.T) {
 	}
 
 	began = time.Now()
-	done = inBackground(func() (wire.Revoked, error) { return r.people.RevokeKey(ctx, "chat", b) })
+	done = inBackground(func() (wire.Revoked, error) { return r.people.RevokeKey(ctx, "chat", b, false) })
 	eventually(t, "the key is taken back", func() bool { return !one.watch.has("route_key/" + b) })
 	one.saysSeen()
 	got, err = done()
@@ -192,7 +192,7 @@ func TestRevokeWaits(t *testing.T) {
 	// A second revocation waits for the first one's change, not for one that never comes.
 	two.saysSeen()
 	began = time.Now()
-	if got, err = r.people.RevokeKey(ctx, "chat", b); err != nil || !slices.Equal(got.Gateways, both) || time.Since(began) >= time.Second {
+	if got, err = r.people.RevokeKey(ctx, "chat", b, false); err != nil || !slices.Equal(got.Gateways, both) || time.Since(began) >= time.Second {
 		t.Errorf("again: %+v, %v, after %s", got, err, time.Since(began))
 	}
 	if x := one.post("seen", wire.Seen{GatewayID: one.id, Token: "0123456789abcdef.99999"}); x.status != 400 {

@@ -127,7 +127,7 @@ func TestExplain(t *testing.T) {
 	}
 	one.watch.stop()
 	two.watch.stop()
-	if _, err := r.people.RevokeKey(ctx, "chat", key.ID); err != nil {
+	if _, err := r.people.RevokeKey(ctx, "chat", key.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := r.people.Explain(ctx, "chat", key.ID); err != nil || got.Opens || got.Key.RevokedAt == nil || got.RefusedBy != nil {

@@ -304,7 +304,7 @@ func TestKeys(t *testing.T) {
 	if err != nil || rotated.Name != "default" || rotated.ID == first.ID || rotated.Secret == first.Secret {
 		t.Fatalf("%+v, %v", rotated, err)
 	}
-	if k, err := r.people.RevokeKey(ctx, "chat", second.ID); err != nil || k.Key.RevokedAt == nil || len(k.Silent) != 0 {
+	if k, err := r.people.RevokeKey(ctx, "chat", second.ID, false); err != nil || k.Key.RevokedAt == nil || len(k.Silent) != 0 {
 		t.Errorf("%+v, %v", k, err)
 	}
 	keys, err := r.people.Keys(ctx, "chat")
@@ -318,14 +318,14 @@ func TestKeys(t *testing.T) {
 	if want := map[string]bool{first.ID: false, second.ID: false, rotated.ID: true}; len(live) != 4 || live[first.ID] || live[second.ID] || !live[rotated.ID] {
 		t.Errorf("live: %v, want %v and the third", live, want)
 	}
-	if _, err := r.people.RevokeKey(ctx, "chat", rotated.ID); err != nil {
+	if _, err := r.people.RevokeKey(ctx, "chat", rotated.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	if k, err := r.people.RotateKey(ctx, "chat"); err != nil || k.Name != "default" {
 		t.Errorf("a model whose default is revoked gets a new one: %+v, %v", k, err)
 	}
 	r.deploy("other")
-	if _, err := r.people.RevokeKey(ctx, "other", rotated.ID); levelrail.KindOf(err) != levelrail.ErrNotFound {
+	if _, err := r.people.RevokeKey(ctx, "other", rotated.ID, false); levelrail.KindOf(err) != levelrail.ErrNotFound {
 		t.Errorf("a key of another model: %v", err)
 	}
 	if got := reflect.TypeOf(keys[0]).NumField(); got != 13 {

@@ -46,7 +46,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	secrets["scoped key"], secrets["replaced key"] = scoped.Secret, replaced.Secret
-	if _, err := r.people.RevokeKey(ctx, "chat", scoped.ID); err != nil {
+	if _, err := r.people.RevokeKey(ctx, "chat", scoped.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	rotated, err := r.people.RotateKey(ctx, "chat")

@@ -38,8 +38,15 @@ type Settings struct {
 	MaxGenLen     int64         `env:"APP_MODEL_GATEWAY_MAX_GEN_LEN" default:"32768" doc:"max_tokens, max_completion_tokens or max_output_tokens above this, or negative, gets 400. 0: no limit."`
 	OverGenLen    string        `env:"APP_MODEL_GATEWAY_OVER_GEN_LEN" default:"refuse" doc:"What becomes of a length above APP_MODEL_GATEWAY_MAX_GEN_LEN, or of -1: refuse answers 400; clamp puts the largest that is allowed in its place."`
 	UnknownFields string        `env:"APP_MODEL_GATEWAY_UNKNOWN_FIELDS" doc:"Fields of a request that no table of its engine has (docs/reference/bodies.md): pass lets them through unseen, refuse answers 400. Not set: refused for llama.cpp and vLLM, passed for Ollama, which drops them unread."`
-	MaxInflight   int64         `env:"APP_MODEL_GATEWAY_MAX_INFLIGHT" default:"32" doc:"Requests of one model at a time on one gateway; more get 429. A stream counts until it ends. 0: no limit."`
+	MaxInflight   int64         `env:"APP_MODEL_GATEWAY_MAX_INFLIGHT" default:"32" doc:"Requests of one model at a time on one gateway; more wait for a slot. A stream counts until it ends. Where the model's engine works on fewer at a time (4 of llama.cpp, 1 of Ollama, or what its options say), as many. 0: no limit but the engine's."`
+	QueueWait     time.Duration `env:"APP_MODEL_GATEWAY_QUEUE_WAIT" default:"5m" doc:"How long a request waits for a slot of its model; then, or at once when the queue is longer than that, it gets 429. Slots that come free go to keys in turn, by their weights. 0: nothing waits."`
 	RetryAfter    string        `env:"APP_MODEL_GATEWAY_RETRY_AFTER" default:"5s" doc:"What Retry-After says when a limit refuses a request. exact: the true wait where a key's limit refused, and 5s elsewhere; it tells a client which of its limits that was."`
+	KeepAlive     time.Duration `env:"APP_MODEL_GATEWAY_KEEP_ALIVE" default:"15s" doc:"A stream that waits so long for a slot, for its model to wake or for the engine's first word gets its headers and a comment line, and more of these as long as it waits, so that no client and no proxy gives it up. An error then comes as the stream's event. 0: never."`
+	BodyTimeout   time.Duration `env:"APP_MODEL_GATEWAY_BODY_TIMEOUT" default:"60s" doc:"How long a request's body may take to come, beside what its bytes give it (APP_MODEL_GATEWAY_BODY_MIN_RATE). Exceeded: 408. 0: no limit."`
+	BodyMinRate   int64         `env:"APP_MODEL_GATEWAY_BODY_MIN_RATE" default:"65536" doc:"For each so many bytes that have come, a body may take a second longer. 0: none gives it more."`
+	BodyMemory    int64         `env:"APP_MODEL_GATEWAY_BODY_MEMORY" default:"1073741824" doc:"Memory of a gateway for the bodies of requests that are being read or wait for a slot; one more gets 429. Those that have a slot are bounded by the slots. 0: no limit."`
+	BodyMemoryKey int64         `env:"APP_MODEL_GATEWAY_BODY_MEMORY_KEY" default:"268435456" doc:"The part of it that the requests of one key may use. 0: no limit but that of all."`
+	MaxStale      time.Duration `env:"APP_MODEL_GATEWAY_MAX_STALE" default:"168h" doc:"How long a gateway serves that hears nothing of the control plane, so that a revoked key does not open models for ever; then it answers 503. Counted from when its routes and keys were last known to be the newest, over restarts too. 0: for ever."`
 	DialTimeout   time.Duration `env:"APP_MODEL_GATEWAY_DIAL_TIMEOUT" default:"5s" doc:"How long the gateway tries to connect to an engine. 0: no limit."`
 	HeaderTimeout time.Duration `env:"APP_MODEL_GATEWAY_HEADER_TIMEOUT" default:"5m" doc:"How long the gateway waits for an engine's response headers; a completion that does not stream sends none until it is finished. Exceeded: 504. 0: no limit."`
 	IdleTimeout   time.Duration `env:"APP_MODEL_GATEWAY_IDLE_TIMEOUT" default:"2m" doc:"Longest gap in an engine's response. It is a gap, not a total, so a long stream is never cut. 0: no limit."`
@@ -147,5 +154,7 @@ func (s Settings) Limits() wire.Limits {
 	return wire.Limits{MaxBodyBytes: s.MaxBodyBytes, MaxN: s.MaxN, MaxPrompts: s.MaxPrompts, MaxTextBytes: s.MaxTextBytes, OverGenLen: s.OverGenLen, UnknownFields: s.UnknownFields, MaxGenLen: s.MaxGenLen, MaxInflight: s.MaxInflight, RetryAfterSeconds: whole(s.retryAfter), RetryAfterExact: s.retryExact,
 		DialTimeoutSeconds: whole(s.DialTimeout), HeaderTimeout: whole(s.HeaderTimeout), IdleTimeout: whole(s.IdleTimeout),
 		WakeWaitSeconds: whole(s.WakeWait), WakeRetryAfterSeconds: whole(s.WakeRetryAfter), ActivityTouchSeconds: max(whole(s.ActivityTouch), 1),
-		UsageFlushSeconds: max(whole(s.UsageFlush), 1), UsageBatchRows: s.UsageBatch, UsageMaxBuffered: s.UsageBuffered, UsageScanBytes: s.UsageScanBytes, UsageStream: s.UsageStream}
+		UsageFlushSeconds: max(whole(s.UsageFlush), 1), UsageBatchRows: s.UsageBatch, UsageMaxBuffered: s.UsageBuffered, UsageScanBytes: s.UsageScanBytes, UsageStream: s.UsageStream,
+		QueueWaitSeconds: whole(s.QueueWait), BodyTimeoutSeconds: whole(s.BodyTimeout), BodyMinRate: s.BodyMinRate, BodyMemory: s.BodyMemory, BodyMemoryKey: s.BodyMemoryKey,
+		KeepAliveSeconds: whole(s.KeepAlive), MaxStaleSeconds: whole(s.MaxStale)}
 }

@@ -53,7 +53,7 @@ func TestWatchKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a new key is told", func() bool { return f.has("route_key/" + second.ID) })
-	if _, err := r.people.RevokeKey(ctx, "chat", second.ID); err != nil {
+	if _, err := r.people.RevokeKey(ctx, "chat", second.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a revoked key is taken back", func() bool { return !f.has("route_key/" + second.ID) })
@@ -70,7 +70,7 @@ func TestWatchKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.people.RevokeKey(ctx, "chat", first.ID); err != nil {
+	if _, err := r.people.RevokeKey(ctx, "chat", first.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	r.deploy("more")

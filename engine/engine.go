@@ -48,6 +48,10 @@ type Engine interface {
 	// Compute reads the journal lines of a start-up and returns what the engine computes on: "cpu", "CUDA0", … or "".
 	Compute(lines []string) string
 
+	// Slots is how many requests an engine of the spec works on at a time, where those that are more would wait inside it in
+	// silence, first come first served; 0: it takes in as many as come.
+	Slots(spec levelrail.ModelSpec) int
+
 	// Routes are the OpenAI-compatible routes that this engine serves and the gateway lets through: exact paths. The
 	// listing (/v1/models and /v1/models/{id}) is not among them: the gateway answers it itself, for every engine.
 	Routes() []Route

@@ -322,6 +322,20 @@ func onGPU(buffer string) bool {
 // Routes: a stream's last event has timings without being asked, which say what usage would; asked for usage, they move.
 func (llamacpp) Routes() []Route { return textRoutes(Route{FirstOnly: true}) }
 
+// llamaSlots is how many slots llama-server takes where no number is given.
+const llamaSlots = 4
+
+// Slots: what finds no slot free is deferred, without a word and without a bound.
+func (llamacpp) Slots(spec levelrail.ModelSpec) int { return slotsOf(spec, "parallel", llamaSlots) }
+
+// slotsOf is an option that says how many requests are worked on at a time, or what the engine takes without it.
+func slotsOf(spec levelrail.ModelSpec, option string, otherwise int) int {
+	if n, err := strconv.Atoi(spec.Options[option]); err == nil && n > 0 {
+		return n
+	}
+	return otherwise
+}
+
 // Body: llama-server copies every field that it does not know from the request into what it generates by, and later reads
 // its own names there: chat_parser, chat_format, generation_prompt, grammar_triggers, preserved_tokens and more are the
 // server's inside, and each release has others. So what is not known is refused.

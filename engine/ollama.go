@@ -327,6 +327,9 @@ func (o *ollama) Compute(lines []string) string {
 // ollamaWeights is how the engine's own runner says it.
 var ollamaWeights = regexp.MustCompile(`msg="model weights" device=(\S+) size=`)
 
+// Slots: Ollama works on one request at a time unless it is told otherwise, and keeps the others waiting.
+func (*ollama) Slots(spec levelrail.ModelSpec) int { return slotsOf(spec, "parallel", 1) }
+
 func (*ollama) Routes() []Route { return textRoutes(Route{AskUsage: true}) }
 
 // Body: Ollama decodes the body into a struct of about twenty fields, all of which are here, and drops the rest unread. So

@@ -220,6 +220,9 @@ func (vllm) Compute(lines []string) string {
 	return ""
 }
 
+// Slots: vLLM takes in what comes and shares its time among as many as the memory holds, hundreds where nobody says.
+func (vllm) Slots(spec levelrail.ModelSpec) int { return slotsOf(spec, "max-num-seqs", 0) }
+
 func (vllm) Routes() []Route {
 	return append(textRoutes(Route{AskUsage: true}),
 		Route{Path: "/v1/audio/transcriptions", Method: http.MethodPost, Kind: "transcriptions", Multipart: true},

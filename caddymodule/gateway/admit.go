@@ -2,18 +2,91 @@ package gateway
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net/http"
 	"time"
 
+	"github.com/levelrail/levelrail/caddymodule/limit"
 	"github.com/levelrail/levelrail/caddymodule/meter"
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/caddymodule/wake"
 )
 
-// admit charges the key's limits, all or none, and lets the request in: from here on it counts as use of the model, and
-// operators see it.
+// enter takes one of the key's slots. From here on operators see the request.
+func (x *exchange) enter() *openai.Error {
+	enter := func() (ok bool) {
+		x.counter, ok = x.Keys.Enter(x.key.ID, x.key.Limits, x.Now())
+		return ok
+	}
+	if !enter() && !x.more(enter) {
+		return x.limited(0)
+	}
+	x.who = binary.LittleEndian.Uint64(x.key.Hash[:])
+	x.ctx, x.cancel = context.WithCancelCause(x.r.Context())
+	x.flight = &flight{id: x.record.RequestID, key: x.key.ID, prefix: x.key.Prefix, route: x.match.Path, start: x.record.Start, cancel: x.cancel, w: x.w}
+	if x.model != nil {
+		x.flight.model = x.model.Name
+	} else {
+		x.flight.models = x.key.Models
+	}
+	x.Flights.add(x.flight)
+	return nil
+}
+
+// takeSlot takes one of the model's slots, as many as the model may have and its engine works on at a time. Where none is free
+// the request waits in its key's line.
+func (x *exchange) takeSlot() *openai.Error {
+	if x.flight.model == "" {
+		x.Flights.name(x.flight, x.model.Name)
+	}
+	if raw, there := x.members.Get("stream"); there && string(raw) == "true" {
+		x.flight.stream.Store(true)
+	}
+	gate := x.Slots.Gate(x.model.Name)
+	if !gate.Take(x.who, x.model.Slots) {
+		if refusal := x.queue(gate); refusal != nil {
+			return refusal
+		}
+	} else {
+		x.gate = gate
+	}
+	x.flight.state.Store(stateWaiting)
+	x.countBody(0)
+	return nil
+}
+
+// queue waits for a slot. What may have changed meanwhile is checked anew.
+func (x *exchange) queue(gate *limit.Gate) *openai.Error {
+	// Who is over a limit of the key's need not wait to hear it.
+	ticket, wait, ok := x.counter.Charge(x.key.Limits, x.Now())
+	if ok {
+		x.counter.TakeBack(ticket)
+	} else if x.Leases == nil || !x.Leases.Asks() {
+		return x.limited(wait)
+	}
+	x.flight.state.Store(stateQueued)
+	seconds := max(x.model.Limits.QueueWaitSeconds, 0)
+	full := new(limit.FullError)
+	err := gate.Wait(x.ctx, x.Wake.Draining(), x.who, x.key.Limits.Weight, x.model.Slots, time.Duration(seconds)*time.Second)
+	switch {
+	case err == nil:
+		x.gate = gate
+		if table := x.Table(); table != x.table {
+			return x.again(table)
+		}
+		return nil
+	case errors.As(err, &full):
+		gate.Refuse(x.Now())
+		return x.limited(full.Wait)
+	case errors.Is(err, limit.ErrStopped):
+		return openai.Failed(http.StatusServiceUnavailable, openai.CodeStarting, 1, "This gateway stops. Try again in a moment.")
+	}
+	return x.left()
+}
+
+// admit charges the key's limits, all or none, and lets the request in: from here on it counts as use of the model.
 func (x *exchange) admit() *openai.Error {
 	var wait time.Duration
 	charge := func() (ok bool) {
@@ -24,11 +97,6 @@ func (x *exchange) admit() *openai.Error {
 		return x.limited(wait)
 	}
 	x.charged = true
-	x.ctx, x.cancel = context.WithCancelCause(x.r.Context())
-	raw, _ := x.members.Get("stream")
-	x.flight = &flight{id: x.record.RequestID, key: x.key.ID, prefix: x.key.Prefix, route: x.match.Path, model: x.model.Name, stream: string(raw) == "true",
-		start: x.record.Start, cancel: x.cancel, w: x.w}
-	x.Flights.add(x.flight)
 	x.use = x.Wake.Begin(x.model.Name)
 	return nil
 }
@@ -101,13 +169,20 @@ func (x *exchange) awake() *openai.Error {
 func (x *exchange) left() *openai.Error {
 	if x.wasCancelled() {
 		x.record.End = meter.Cancelled
+		if errors.Is(context.Cause(x.ctx), errRevoked) {
+			return badKey()
+		}
 		return openai.Refuse(http.StatusForbidden, openai.CodeCancelled, "", "Whoever runs this service has ended the request.")
 	}
 	return clientGone()
 }
 
 func (x *exchange) wasCancelled() bool {
-	return x.ctx != nil && errors.Is(context.Cause(x.ctx), errCancelled)
+	if x.ctx == nil {
+		return false
+	}
+	cause := context.Cause(x.ctx)
+	return cause == errCancelled || cause == errRevoked
 }
 
 // settle gives back what admit took, with what the request has cost.
@@ -127,10 +202,6 @@ func (x *exchange) settle() {
 		x.counter.Spend(x.key.Limits, x.flight.progress.Events.Load(), x.Now())
 	}
 	x.use.End()
-	if x.Flights.remove(x.flight) && x.flight.state.Load() == stateAnswering {
-		x.record.End, x.cut = meter.Cancelled, true
-	}
-	x.cancel(nil)
 }
 
 // again repeats, by the table in which a model has woken, what may have changed since: the key, the model's routes and

@@ -52,6 +52,10 @@ func (x *exchange) authorize() *openai.Error {
 	if !x.table.Known() {
 		return openai.Failed(http.StatusServiceUnavailable, openai.CodeStarting, 1, "The gateway is starting and does not know its keys yet. Try again in a moment.")
 	}
+	if x.Stale != nil && x.Stale() {
+		return openai.Failed(http.StatusServiceUnavailable, openai.CodeStale, 0, "This gateway has heard nothing of its control plane for so long that it takes no keys any more: some may have been revoked. "+
+			"Whoever runs this service sees why with: systemctl status levelrail-server").Senseless()
+	}
 	// A key of the usual length is copied to the stack: as a slice of its own it would be memory to collect.
 	var few [128]byte
 	hash := route.Hash(sha256.Sum256(append(few[:0], text...)))

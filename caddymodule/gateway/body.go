@@ -3,63 +3,30 @@ package gateway
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
-	"github.com/levelrail/levelrail/caddymodule/limit"
 	"github.com/levelrail/levelrail/caddymodule/openai"
 	"github.com/levelrail/levelrail/caddymodule/proxy"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// takeSlot takes one of the model's slots and one of the key's, or neither. While the model is not known (a key of
-// several), the key's models share slots, as many as the most generous has, which bound the bodies in memory until
-// checkBody takes the model's.
-func (x *exchange) takeSlot() *openai.Error {
-	var next *limit.Gate
+// limits are the model's, or those of the key's first model while the model is not known: every model has the same.
+func (x *exchange) limits() *wire.Limits {
 	if x.model != nil {
-		next = x.Slots.Gate(x.model.Name)
-	} else {
-		next = x.Slots.Gate("key " + x.key.ID)
+		return &x.model.Limits
 	}
-	enter := func() (ok bool) {
-		x.counter, ok = x.Keys.Enter(x.key.ID, x.key.Limits, next, x.limits().MaxInflight, x.Now())
-		return ok
+	if m, n := x.oneModel(); n > 0 {
+		return &m.Limits
 	}
-	if !enter() && !x.more(enter) {
-		return x.limited(0)
-	}
-	x.gate = next
-	return nil
-}
-
-// limits are the model's, or those of the key's most generous model while the model is not known.
-func (x *exchange) limits() (most wire.Limits) {
-	if x.model != nil {
-		return x.model.Limits
-	}
-	for i, m := range x.models() {
-		if i == 0 || m.Limits.MaxInflight > most.MaxInflight {
-			most = m.Limits
-		}
-	}
-	return most
-}
-
-// moveSlot takes a slot of the model, now that it is known, and gives back the one that was held.
-func (x *exchange) moveSlot() *openai.Error {
-	next := x.Slots.Gate(x.model.Name)
-	if !next.Take(x.model.Limits.MaxInflight) {
-		next.Refuse(x.Now())
-		return x.limited(0)
-	}
-	x.gate.Give()
-	x.gate = next
-	return nil
+	return new(wire.Limits)
 }
 
 // readBody reads the whole body: the checks need it, the engine then gets it with its length, and only after its end does
@@ -78,7 +45,11 @@ func (x *exchange) readBody() *openai.Error {
 	if x.r.Body == nil {
 		x.r.Body = http.NoBody
 	}
-	body, err := proxy.ReadBody(x.r.Body, most)
+	x.began = x.Now()
+	body, err := proxy.ReadBody(x.r.Body, most, x)
+	if !x.due.IsZero() && err == nil {
+		x.readUntil(time.Time{})
+	}
 	if err != nil {
 		return x.noBody(err, most)
 	}
@@ -86,18 +57,85 @@ func (x *exchange) readBody() *openai.Error {
 	return nil
 }
 
+// errNoMemory says that the bodies of a key, or all, hold as much memory as they may.
+var errNoMemory = errors.New("there is no memory for the body")
+
+// Room is proxy.Reading's: it counts the memory of the body.
+func (x *exchange) Room(bytes int64) error {
+	if !x.countBody(bytes) {
+		return errNoMemory
+	}
+	return nil
+}
+
+// countBody counts so much memory for the body in place of what was counted before, if there is room. From when the request
+// has a slot on, 0 is: the slots bound what their bodies hold.
+func (x *exchange) countBody(bytes int64) bool {
+	more := bytes - x.memory
+	switch {
+	case more < 0:
+		x.Bodies.Give(x.who, -more)
+	case more > 0:
+		l := x.limits()
+		if !x.Bodies.Take(x.who, more, l.BodyMemoryKey, l.BodyMemory) {
+			return false
+		}
+	}
+	x.memory = bytes
+	return true
+}
+
+// More is proxy.Reading's: it holds the body to its pace. A body has a while, and the longer the more has come. Bodies that come
+// at once, nearly all, never get here.
+func (x *exchange) More(got int64) error {
+	x.flight.received.Store(got)
+	l := x.limits()
+	if l.BodyTimeoutSeconds <= 0 {
+		return nil
+	}
+	allowed := time.Duration(l.BodyTimeoutSeconds) * time.Second
+	if l.BodyMinRate > 0 {
+		allowed += time.Duration(float64(got) / float64(l.BodyMinRate) * float64(time.Second))
+	}
+	due := x.began.Add(allowed)
+	if !x.Now().Before(due) {
+		return os.ErrDeadlineExceeded
+	}
+	if x.due.IsZero() || due.Sub(x.due) >= time.Second {
+		x.due = due
+		x.readUntil(due)
+	}
+	return nil
+}
+
+// readUntil sets when a read of the body gives up. Where that cannot be set, More still ends a trickle.
+func (x *exchange) readUntil(due time.Time) { http.NewResponseController(x.w).SetReadDeadline(due) }
+
 // noBody is the answer when the body could not be read.
 func (x *exchange) noBody(err error, most int64) *openai.Error {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, proxy.ErrTooLarge):
 		return bodyTooLarge(most)
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return openai.Refuse(http.StatusRequestTimeout, openai.CodeBodyTimeout, "", "The request's body did not come in time.")
+	case errors.Is(err, errNoMemory):
+		x.Bodies.Refuse(x.Now())
+		return x.limited(0)
+	case x.wasCancelled():
+		return x.left()
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
+		return openai.Refuse(http.StatusRequestTimeout, openai.CodeBodyTimeout, "", x.slowBody())
 	case x.r.Context().Err() != nil:
 		return clientGone()
 	}
 	return openai.Refuse(http.StatusBadRequest, openai.CodeInvalidBody, "", "The request's body ended early or is framed wrongly.")
+}
+
+func (x *exchange) slowBody() string {
+	l := x.limits()
+	if l.BodyTimeoutSeconds <= 0 || l.BodyMinRate <= 0 {
+		return "The request's body did not come in time."
+	}
+	return fmt.Sprintf("The request's body did not come in time. It may not stand still, and has %d seconds and one more for each %d bytes (APP_MODEL_GATEWAY_BODY_TIMEOUT, APP_MODEL_GATEWAY_BODY_MIN_RATE).", l.BodyTimeoutSeconds, l.BodyMinRate)
 }
 
 func (x *exchange) maxBody() int64 {
@@ -204,9 +242,6 @@ func (x *exchange) chooseModel(name string) *openai.Error {
 			}
 			if m.Limits.MaxBodyBytes > 0 && int64(len(x.body.Bytes())) > m.Limits.MaxBodyBytes {
 				return bodyTooLarge(m.Limits.MaxBodyBytes)
-			}
-			if refusal := x.moveSlot(); refusal != nil {
-				return refusal
 			}
 			_, _, refusal := x.bodyModel() // by this engine's table of fields
 			return refusal

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"strconv"
@@ -145,7 +146,9 @@ func (x *exchange) failed(err error) *openai.Error {
 	case f.End == meter.DialFailed:
 		return openai.Failed(http.StatusServiceUnavailable, openai.CodeModelUnavailable, retry, name+" is not reachable, it may be starting anew. Try again in a moment.")
 	case f.End == meter.HeaderTimeout:
-		return openai.Failed(http.StatusGatewayTimeout, openai.CodeEngineTimeout, 0, name+" did not begin to answer in time (APP_MODEL_GATEWAY_HEADER_TIMEOUT).")
+		// It had a slot of the engine's all this time. Asked again it would take as long.
+		return openai.Failed(http.StatusGatewayTimeout, openai.CodeEngineTimeout, 0, fmt.Sprintf("%s did not begin to answer within %d seconds (APP_MODEL_GATEWAY_HEADER_TIMEOUT). Ask for a stream, or for fewer tokens.",
+			name, x.model.Limits.HeaderTimeout)).Senseless()
 	}
 	return openai.Failed(http.StatusBadGateway, openai.CodeEngineFailed, 0, name+"'s engine ended without an answer. Try again.")
 }

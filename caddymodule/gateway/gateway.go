@@ -1,5 +1,5 @@
-// Package gateway takes one request from its first line to its last byte: which route, whose key, which model, a slot, the
-// body, the engine, the answer.
+// Package gateway takes one request from its first line to its last byte: which route, whose key, the body, which model, a slot,
+// the engine, the answer.
 //
 // It owns the order of the checks and what a refusal says. It promises that nothing reaches an engine without passing all
 // of them, that every request ends in one meter.Record, that no message, record or panic holds a key, a body or a query,
@@ -30,6 +30,7 @@ type Gateway struct {
 	Table   func() *route.Table // the newest one
 	Engines *proxy.Engines
 	Slots   *limit.Slots
+	Bodies  limit.Bodies // of requests that have no slot yet
 	Keys    *limit.Keys
 	Leases  Leases // nil: no other gateway shares the keys' limits
 	Wake    *wake.Waker
@@ -37,6 +38,7 @@ type Gateway struct {
 	Log     *slog.Logger // what an operator has to know, once per event
 	Now     func() time.Time
 	Flights Flights
+	Stale   func() bool // routes and keys are too old to serve by; nil: never
 
 	// ClientIP is the client's address as the operator wants it seen, behind proxies that are trusted. Default: the other end
 	// of the connection.
@@ -49,16 +51,18 @@ type Gateway struct {
 type step func(*exchange) *openai.Error
 
 // order is the order of the checks (docs/architecture.md has it for readers): what costs nothing comes first, what a
-// client without a key may learn is only which routes exist, and memory is spent on a body only once a slot is taken.
+// client without a key may learn is only which routes exist, memory is spent on a body only for a key that has room for one, and
+// a slot is taken only once there is nothing more to wait for but the model.
 var order = []step{
 	(*exchange).findRoute, // the host's table: 404, 405
 	(*exchange).authorize, // 401
 	(*exchange).ownRoute,  // the model's own table: 404; the key's allow_paths: 403
 	(*exchange).list,      // /v1/models is answered here
-	(*exchange).takeSlot,  // 429
-	(*exchange).readBody,  // 413, 415, 408
+	(*exchange).enter,     // one of the key's slots; 429
+	(*exchange).readBody,  // 413, 415, 408; 429: no memory for it
 	(*exchange).checkBody, // 400, 403, 404
 	(*exchange).checkCost, // 400
+	(*exchange).takeSlot,  // one of the model's slots, waited for in the key's line; 429
 	(*exchange).admit,     // 429: the key's limits are charged, all or none
 	(*exchange).awake,     // a sleeping model is woken and waited for; 503
 	(*exchange).forward,   // the engine: 502, 503, 504, or its answer
@@ -94,8 +98,12 @@ type exchange struct {
 	key     *route.Key // found, once it is
 	found   route.Key
 	model   *route.Model // nil until it is known: a key of several models leaves it to the body
+	who     uint64       // the key, where slots and memory are counted
 	gate    *limit.Gate  // the slot taken
 	body    *proxy.Body
+	memory  int64           // counted for the body while there is no slot
+	due     time.Time       // when reading the body gives up, as last set
+	began   time.Time       // to read it
 	members openai.Members  // of a JSON body, by the model's fields once it is known
 	room    [][]byte        // members' memory, which stays when the request has ended
 	parts   int64           // the answers asked for: prompts times choices
@@ -109,7 +117,8 @@ type exchange struct {
 	reached bool      // an engine may have seen the request
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	flight  *flight
+	flight  *flight // from when the key is known
+	landed  bool    // the flight is over
 	use     *wake.Use
 	cut     bool // an operator has cancelled the answer
 
@@ -174,15 +183,24 @@ func (x *exchange) finish() {
 // letGo gives back the slots and the body, and settles what the request has cost. It may be called twice.
 func (x *exchange) letGo() {
 	x.settle()
+	if f := x.flight; f != nil && !x.landed {
+		x.landed = true
+		if x.Flights.remove(f) && f.state.Load() == stateAnswering {
+			x.record.End, x.cut = meter.Cancelled, true
+		}
+		x.cancel(nil)
+	}
 	if x.body != nil {
 		x.body.Release()
 		x.body = nil
 	}
+	x.countBody(0)
 	if x.gate != nil {
-		x.gate.Give()
-		x.counter.Leave()
-		x.gate, x.counter = nil, limit.Key{}
+		x.gate.Give(x.who)
+		x.gate = nil
 	}
+	x.counter.Leave()
+	x.counter = limit.Key{}
 }
 
 // random picks among targets.

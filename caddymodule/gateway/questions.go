@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/levelrail/levelrail/caddymodule/limit"
@@ -8,8 +9,11 @@ import (
 	"github.com/levelrail/levelrail/client/wire"
 )
 
-// modelInFlight names the limit on a model's slots.
-const modelInFlight = "model_inflight"
+// modelInFlight names the limit on a model's slots, bodyMemory that on the memory of a key's bodies.
+const (
+	modelInFlight = "model_inflight"
+	bodyMemory    = "body_memory"
+)
 
 // Answer answers what the control plane asks for an operator. A question of a kind that this gateway does not know, or
 // about what it does not have, gets an empty answer.
@@ -21,6 +25,10 @@ func (g *Gateway) Answer(q wire.Question) wire.Answer {
 	case wire.AskCancel:
 		if a.Cancelled = g.Flights.end(q.Model, q.Request); a.Cancelled {
 			g.Log.Info("a request is cancelled for an operator", "model", q.Model, "request_id", q.Request)
+		}
+	case wire.AskRevoke:
+		if a.Ended = g.Flights.endKey(q.KeyID); a.Ended > 0 {
+			g.Log.Info("the requests of a revoked key are ended", "key", q.KeyID, "requests", a.Ended)
 		}
 	case wire.AskExplain:
 		a.Limits = g.explain(q.Model, q.KeyID)
@@ -43,12 +51,17 @@ func (g *Gateway) explain(model, keyID string) []wire.LimitState {
 	if key != nil {
 		states = g.Keys.State(key.ID, key.Limits, now)
 	}
-	if m, ok := table.Model(model); ok && m.Limits.MaxInflight > 0 {
+	m, ok := table.Model(model)
+	if ok && m.Slots > 0 {
 		gate := g.Slots.Gate(m.Name)
-		s := limit.State{Limit: modelInFlight, Most: m.Limits.MaxInflight, Used: gate.InFlight(), Refused: gate.Refused()}
+		s := limit.State{Limit: modelInFlight, Most: m.Slots, Used: gate.InFlight(), Refused: gate.Refused()}
 		if s.Used >= s.Most {
 			s.Reset = time.Second // a slot may come free at any moment
 		}
+		states = append(states, s)
+	}
+	if ok && key != nil && m.Limits.BodyMemoryKey > 0 {
+		s := limit.State{Limit: bodyMemory, Most: m.Limits.BodyMemoryKey, Used: g.Bodies.Of(binary.LittleEndian.Uint64(key.Hash[:])), Refused: g.Bodies.Refused()}
 		states = append(states, s)
 	}
 	out := []wire.LimitState{}

@@ -119,11 +119,10 @@ func (k Key) open() locked {
 	return open(k.all, k.shard, k.record)
 }
 
-// Enter takes a slot of the model's gate, of which there are most, and one of the key's, or neither. Leave is called once
-// on the Key returned, and nothing after it.
-func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, now time.Time) (Key, bool) {
+// Enter takes one of the key's slots. Leave is called once on the Key returned, and nothing after it.
+func (k *Keys) Enter(id string, l levelrail.KeyLimits, now time.Time) (Key, bool) {
 	if l.RPM <= 0 && l.TPM <= 0 && l.TPD <= 0 && l.MaxParallel <= 0 {
-		return Key{}, take(gate, most, now)
+		return Key{}, true
 	}
 	at := k.nanos(now)
 	c := k.lock(id)
@@ -139,9 +138,6 @@ func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, n
 		}
 		return Key{}, false
 	}
-	if !take(gate, most, now) {
-		return Key{}, false
-	}
 	c.inFlight++
 	c.changed = true
 	c.lower(byParallel, l.MaxParallel, c.inFlight, at)
@@ -152,14 +148,6 @@ func (k *Keys) Enter(id string, l levelrail.KeyLimits, gate *Gate, most int64, n
 func (k *Keys) asks() bool {
 	t := k.Terms()
 	return !t.Alone && !t.Away
-}
-
-func take(gate *Gate, most int64, now time.Time) bool {
-	if gate.Take(most) {
-		return true
-	}
-	gate.Refuse(now)
-	return false
 }
 
 // Leave gives the key's slot back.

@@ -20,7 +20,7 @@ func at(d time.Duration) time.Time { return start.Add(d) }
 // enter takes the slots of a key and fails the test when it cannot.
 func enter(t testing.TB, k *Keys, l levelrail.KeyLimits, now time.Time) Key {
 	t.Helper()
-	c, ok := k.Enter("key_a", l, new(Gate), 0, now)
+	c, ok := k.Enter("key_a", l, now)
 	if !ok {
 		t.Fatalf("no slot at %s", now.Sub(start))
 	}
@@ -70,30 +70,17 @@ func TestWindows(t *testing.T) {
 // TestChargedOnce: a request that one limit refuses uses up nothing of another, whichever it is (C010).
 func TestChargedOnce(t *testing.T) {
 	l := levelrail.KeyLimits{RPM: 2, MaxParallel: 1, TPM: 100, TPD: 1000}
-	k, gate := NewKeys(start), new(Gate)
-	a, ok := k.Enter("key_a", l, gate, 2, start)
+	k := NewKeys(start)
+	a, ok := k.Enter("key_a", l, start)
 	if _, _, charged := a.Charge(l, start); !ok || !charged {
 		t.Fatal("A does not pass")
 	}
 	for range 5 {
-		if _, ok := k.Enter("key_a", l, gate, 2, start); ok {
+		if _, ok := k.Enter("key_a", l, start); ok {
 			t.Fatal("B passes beside A")
 		}
 	}
-	if gate.InFlight() != 1 {
-		t.Errorf("a key's refusal holds slots of the model: %d", gate.InFlight())
-	}
 	a.Leave()
-	gate.Give()
-
-	if !gate.Take(2) || !gate.Take(2) {
-		t.Fatal("no slots")
-	}
-	if _, ok := k.Enter("key_a", l, gate, 2, start); ok || k.State("key_a", l, start)[3].Used != 0 {
-		t.Error("the model's refusal holds a slot of the key")
-	}
-	gate.Give()
-	gate.Give()
 
 	a.Spend(l, 100, start) // tpm is full
 	b := enter(t, k, l, at(time.Second))
@@ -205,14 +192,14 @@ func TestRestore(t *testing.T) {
 // TestNeverOver: with many at once, no more requests of a key are ever in flight, or admitted in a minute, than its limits
 // say; counts end at zero; and other keys are not concerned.
 func TestNeverOver(t *testing.T) {
-	k, gate := NewKeys(start), new(Gate)
+	k := NewKeys(start)
 	l := levelrail.KeyLimits{RPM: 500, MaxParallel: 3}
 	var running, most, admitted atomic.Int64
 	var wg sync.WaitGroup
 	for range 32 {
 		wg.Go(func() {
 			for range 200 {
-				c, ok := k.Enter("key_a", l, gate, 8, start)
+				c, ok := k.Enter("key_a", l, start)
 				if !ok {
 					runtime.Gosched()
 					continue
@@ -225,7 +212,6 @@ func TestNeverOver(t *testing.T) {
 				}
 				running.Add(-1)
 				c.Leave()
-				gate.Give()
 			}
 		})
 	}
@@ -235,8 +221,8 @@ func TestNeverOver(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	if most.Load() > 3 || admitted.Load() > 500 || admitted.Load() == 0 || gate.InFlight() != 0 || k.State("key_a", l, start)[1].Used != 0 {
-		t.Errorf("%d at once, %d in the minute, %d slots left", most.Load(), admitted.Load(), gate.InFlight())
+	if most.Load() > 3 || admitted.Load() > 500 || admitted.Load() == 0 || k.State("key_a", l, start)[1].Used != 0 {
+		t.Errorf("%d at once, %d in the minute", most.Load(), admitted.Load())
 	}
 	if s := k.State("key_b", l, start); s[0].Used != 0 {
 		t.Errorf("another key: %+v", s)
@@ -311,7 +297,7 @@ func TestWindowAgainstList(t *testing.T) {
 
 // BenchmarkLimits is what the limits of one request cost, in a gateway that knows many keys.
 func BenchmarkLimits(b *testing.B) {
-	k, gate, l := NewKeys(start), new(Gate), levelrail.KeyLimits{RPM: 1 << 40, TPM: 1 << 40, TPD: 1 << 40, MaxParallel: 1 << 20}
+	k, l := NewKeys(start), levelrail.KeyLimits{RPM: 1 << 40, TPM: 1 << 40, TPD: 1 << 40, MaxParallel: 1 << 20}
 	ids := make([]string, 1000)
 	for i := range ids {
 		ids[i] = fmt.Sprintf("key_%d", i)
@@ -320,14 +306,13 @@ func BenchmarkLimits(b *testing.B) {
 	b.RunParallel(func(p *testing.PB) {
 		for i := rand.IntN(1000); p.Next(); i++ {
 			now := time.Now()
-			c, ok := k.Enter(ids[i%1000], l, gate, 0, now)
+			c, ok := k.Enter(ids[i%1000], l, now)
 			if !ok {
 				b.Fatal("refused")
 			}
 			c.Charge(l, now)
 			c.Spend(l, 30, now)
 			c.Leave()
-			gate.Give()
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 func charged(t *testing.T, k *Keys, l levelrail.KeyLimits, now time.Time, tries int) (n int) {
 	t.Helper()
 	for range tries {
-		c, ok := k.Enter("key_a", l, new(Gate), 0, now)
+		c, ok := k.Enter("key_a", l, now)
 		if !ok {
 			continue
 		}
@@ -40,7 +40,7 @@ func TestParts(t *testing.T) {
 	if n := charged(t, k, l, start, 10); n != 2 || !k.Short("key_a", start) {
 		t.Errorf("of its part %d more pass", n)
 	}
-	if c, ok := k.Enter("key_b", l, new(Gate), 0, start); !ok {
+	if c, ok := k.Enter("key_b", l, start); !ok {
 		t.Error("a limit on requests refuses a slot")
 	} else if _, _, ok := c.Charge(l, start); ok || !k.Short("key_b", start) {
 		t.Error("a key that it meets later has a part")

@@ -25,16 +25,15 @@ func BenchmarkManyKeys(b *testing.B) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		k, gate := NewKeys(start), new(Gate)
+		k := NewKeys(start)
 		for _, id := range ids {
-			c, ok := k.Enter(id, l, gate, 0, start)
+			c, ok := k.Enter(id, l, start)
 			if !ok {
 				b.Fatal("refused")
 			}
 			c.Charge(l, start)
 			c.Spend(l, 30, start)
 			c.Leave()
-			gate.Give()
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
@@ -84,7 +83,7 @@ func TestCountersOfOneHash(t *testing.T) {
 }
 
 func countersComeAndGo(t *testing.T) {
-	k, gate := NewKeys(start), new(Gate)
+	k := NewKeys(start)
 	l := levelrail.KeyLimits{RPM: 1 << 30, TPM: 1 << 30, MaxParallel: 1 << 30}
 	now := start
 	for round := range 30 {
@@ -96,7 +95,7 @@ func countersComeAndGo(t *testing.T) {
 				for range 2000 {
 					id := fmt.Sprintf("key_%d_%d_%d", worker, round%3, random.IntN(300))
 					at := now.Add(time.Duration(random.IntN(30)) * time.Second)
-					c, ok := k.Enter(id, l, gate, 0, at)
+					c, ok := k.Enter(id, l, at)
 					if !ok {
 						t.Error("refused")
 						return
@@ -104,7 +103,6 @@ func countersComeAndGo(t *testing.T) {
 					c.Charge(l, at)
 					c.Spend(l, 7, at)
 					c.Leave()
-					gate.Give()
 					counted[id] = [2]int64{counted[id][0] + 1, counted[id][1] + 7}
 				}
 				for id, want := range counted {
@@ -142,13 +140,12 @@ func countersComeAndGo(t *testing.T) {
 func BenchmarkKeep(b *testing.B) {
 	const keys = 200_000
 	l := levelrail.KeyLimits{RPM: 1 << 40, TPM: 1 << 40, TPD: 1 << 40, MaxParallel: 1 << 20}
-	k, gate := NewKeys(start), new(Gate)
+	k := NewKeys(start)
 	for i := range keys {
-		c, _ := k.Enter(fmt.Sprint("key_", i), l, gate, 0, start)
+		c, _ := k.Enter(fmt.Sprint("key_", i), l, start)
 		c.Charge(l, start)
 		c.Spend(l, 30, start)
 		c.Leave()
-		gate.Give()
 	}
 	for b.Loop() {
 		k.Keep(start, func(Kept) bool { return true })

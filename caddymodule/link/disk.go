@@ -19,6 +19,8 @@ import (
 	"github.com/levelrail/levelrail/caddymodule/durable"
 	"github.com/levelrail/levelrail/caddymodule/route"
 	"github.com/levelrail/levelrail/client/wire"
+
+	"golang.org/x/sys/unix"
 )
 
 // The files of the state directory. The table holds the engines' keys and is for the gateway's user only.
@@ -95,6 +97,45 @@ func load(dir string, log *slog.Logger) (*state, error) {
 			return s, nil
 		}
 	}
+}
+
+// HeardFile says by its time when the table was last known to be the control plane's. A table that does not change is not
+// written anew.
+const HeardFile = "table-heard"
+
+// mark keeps that the table was the control plane's at a time.
+func mark(dir string, at time.Time) error {
+	path := filepath.Join(dir, HeardFile)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Chtimes(path, at, at)
+}
+
+// heard is the time that mark kept; zero: none.
+func heard(dir string) time.Time {
+	info, err := os.Lstat(filepath.Join(dir, HeardFile))
+	if err != nil || !info.Mode().IsRegular() {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// freshest is the later of two times, neither of them in the future: a clock that was set back meanwhile makes no table younger
+// than what it was when it was written, as far as that can be known.
+func freshest(saved, heard, now time.Time) time.Time {
+	at := saved
+	if heard.After(at) {
+		at = heard
+	}
+	if at.After(now) {
+		return now
+	}
+	return at
 }
 
 // write puts a table on disk so that a crash leaves either the old file or the new one.

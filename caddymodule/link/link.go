@@ -77,9 +77,12 @@ type Link struct {
 	again chan struct{}
 	id    func() string
 	fresh atomic.Int64 // Unix nanoseconds of when the table was last known to be the control plane's; 0: never
+	stale atomic.Bool  // the table is too old to serve by
 	state state        // Run's alone, and Load's before it
-	save  *saver
-	seen  seen
+	// When the age was last warned of, and kept on the disk. They are watchAge's alone.
+	warned, marked time.Time
+	save           *saver
+	seen           seen
 }
 
 // New returns a link with an empty table. It starts nothing and touches no file.
@@ -126,6 +129,59 @@ func (l *Link) Age() (time.Duration, bool) {
 	return max(0, time.Since(time.Unix(0, at))), at != 0
 }
 
+// MaxStale is how long the control plane wants a gateway to serve that hears nothing of it; 0: for ever.
+func (l *Link) MaxStale() time.Duration {
+	for _, m := range l.table.Load().Models() {
+		return time.Duration(max(m.Limits.MaxStaleSeconds, 0)) * time.Second
+	}
+	return 0
+}
+
+// Stale tells whether routes and keys are too old to serve by. It is one atomic load for whoever asks at each request.
+func (l *Link) Stale() bool { return l.stale.Load() }
+
+// judge notes whether the table is too old, and says so, once an hour before it is.
+func (l *Link) judge() {
+	age, known := l.Age()
+	most := l.MaxStale()
+	stale := known && most > 0 && age >= most
+	if stale && !l.stale.Swap(true) {
+		l.o.Log.Error("no connection to the control plane for too long: requests are refused, since keys may have been revoked meanwhile", "control_plane", l.o.Where,
+			"age", age.Round(time.Second), "setting", "APP_MODEL_GATEWAY_MAX_STALE", "next", "systemctl status levelrail-server")
+	}
+	if known && !stale && most > 0 && age >= most/2 && time.Since(l.warned) >= warnEvery {
+		l.warned = time.Now()
+		l.o.Log.Warn("routes and keys are old: without a connection to the control plane requests will be refused", "control_plane", l.o.Where,
+			"age", age.Round(time.Second), "refused_in", (most - age).Round(time.Second), "setting", "APP_MODEL_GATEWAY_MAX_STALE", "next", "systemctl status levelrail-server")
+	}
+}
+
+// watchAge judges the table's age now and then until ctx ends.
+func (l *Link) watchAge(ctx context.Context) {
+	tick := time.NewTicker(judgeEvery)
+	defer tick.Stop()
+	for {
+		l.judge()
+		if l.o.Directory != "" && l.live.Load() && time.Since(l.marked) >= markEvery {
+			l.marked = time.Now()
+			if err := mark(l.o.Directory, l.marked); err != nil {
+				l.o.Log.Warn("when routes and keys were last heard cannot be kept; a restart without the control plane takes them for older", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+const (
+	judgeEvery = time.Second
+	warnEvery  = time.Hour
+	markEvery  = time.Minute
+)
+
 // Load reads the copy on disk, so that the first request is served by it. It only reads, and a copy that is missing or
 // broken leaves the table empty: the watch will say everything. Call it before Run.
 func (l *Link) Load() {
@@ -139,7 +195,8 @@ func (l *Link) Load() {
 	case s != nil:
 		l.state = *s
 		l.publish(s.table)
-		l.fresh.Store(s.savedAt.UnixNano())
+		l.fresh.Store(freshest(s.savedAt, heard(l.o.Directory), time.Now()).UnixNano())
+		l.judge()
 		models, keys := s.table.Len()
 		l.o.Log.Info("serving from kept routes and keys", "models", models, "keys", keys, "saved_at", s.savedAt)
 	}
@@ -161,8 +218,14 @@ func (l *Link) Run(ctx context.Context) {
 	id := l.ID()
 	var others sync.WaitGroup
 	others.Go(func() { l.save.run(ctx) })
+	others.Go(func() { l.watchAge(ctx) })
 	others.Go(func() { l.seen.run(ctx, l.o, id) })
-	defer others.Wait()
+	defer func() {
+		others.Wait()
+		if at := l.fresh.Load(); at != 0 && l.o.Directory != "" {
+			mark(l.o.Directory, time.Unix(0, at)) // without it the last one counts, which is a little older
+		}
+	}()
 
 	pause, said := firstPause, ""
 	for ctx.Err() == nil {
@@ -247,6 +310,9 @@ func (l *Link) follow(ctx context.Context, id string, synced func()) error {
 			synced()
 			if l.o.Synced != nil {
 				l.o.Synced()
+			}
+			if l.stale.Swap(false) {
+				l.o.Log.Info("serving again", "control_plane", l.o.Where)
 			}
 			if !l.live.Swap(true) {
 				models, keys := l.state.table.Len()

@@ -22,6 +22,7 @@ type Error struct {
 	Message    string
 	RetryAfter int64  // seconds; 0: no such header
 	Allow      string // for 405
+	Retry      string // true or false: what clients of OpenAI's make of it, whatever the status; empty: they go by that
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -48,6 +49,7 @@ const (
 	CodeBodyTimeout      = "request_timeout"
 	CodeRateLimit        = "rate_limit_exceeded"
 	CodeStarting         = "gateway_starting"
+	CodeStale            = "gateway_stale"
 	CodeModelLoading     = "model_loading"
 	CodeModelWaking      = "model_waking"
 	CodeModelUnavailable = "model_unavailable"
@@ -71,6 +73,12 @@ func Limited(retryAfter int64) *Error {
 // Failed makes an error about the gateway or the engine behind it.
 func Failed(status int, code string, retryAfter int64, message string) *Error {
 	return &Error{Status: status, Type: typeServer, Code: code, RetryAfter: retryAfter, Message: message}
+}
+
+// Senseless makes clients not try again by themselves: the same would happen, after as long a time.
+func (e *Error) Senseless() *Error {
+	e.Retry = "false"
+	return e
 }
 
 // Body is the error's JSON.
@@ -113,6 +121,9 @@ func (e *Error) Write(w http.ResponseWriter) int {
 	}
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(e.RetryAfter, 10))
+	}
+	if e.Retry != "" {
+		h.Set("X-Should-Retry", e.Retry)
 	}
 	w.WriteHeader(e.Status)
 	n, _ := w.Write(body) // a client that left is noticed by its context

@@ -36,7 +36,7 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}()
 	e := NewEngines()
-	body, err := ReadBody(strings.NewReader(strings.Repeat("x", 1024)), 0)
+	body, err := ReadBody(strings.NewReader(strings.Repeat("x", 1024)), 0, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func serve(t *testing.T, socket string, h http.HandlerFunc) *http.Server {
 
 func call(t *testing.T, body string, targets ...wire.RouteTarget) Call {
 	t.Helper()
-	b, err := ReadBody(strings.NewReader(body), 0)
+	b, err := ReadBody(strings.NewReader(body), 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ type Model struct {
 	Asleep   bool
 	Reason   string
 	Limits   wire.Limits
+	Slots    int64 // requests at a time: the limit, or fewer where the engine works on fewer; 0 or less: no bound
 	Created  int64 // Unix seconds
 	wireForm wire.Route
 }
@@ -42,6 +43,10 @@ func newModel(r wire.Route) (*Model, error) {
 	m := &Model{Name: r.Model, Engine: r.Engine, Names: r.Names, Domain: r.Domain, Paths: pathsOf(e), Body: body,
 		Fields: fieldsOf(r.Engine, body, r.Limits.UnknownFields), Targets: r.Targets,
 		Serving: r.Serving, Asleep: r.Asleep, Reason: r.Reason, Limits: r.Limits, Created: r.CreatedAt.Unix(), wireForm: r}
+	m.Slots = r.Limits.MaxInflight
+	if at := r.Parallel * max(int64(len(r.Targets)), 1); at > 0 && (m.Slots <= 0 || at < m.Slots) {
+		m.Slots = at
+	}
 	if len(m.Names) == 0 {
 		m.Names = []string{r.Model}
 	}

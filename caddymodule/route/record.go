@@ -71,7 +71,7 @@ func (l *list) remove(i int) {
 func appendRecord(b []byte, k *Key, scope int) []byte {
 	b = append(b, k.Hash[32-restOfHash:]...)
 	b = binary.AppendUvarint(b, uint64(scope))
-	for _, n := range [...]int64{k.Limits.RPM, k.Limits.TPM, k.Limits.TPD, k.Limits.MaxParallel} {
+	for _, n := range [...]int64{k.Limits.RPM, k.Limits.TPM, k.Limits.TPD, k.Limits.MaxParallel, k.Limits.Weight} {
 		b = binary.AppendVarint(b, n)
 	}
 	if k.Expires.IsZero() {
@@ -104,7 +104,7 @@ func (l *keyLeaf) read(i int, a, b byte, k *Key) {
 	r.b = r.b[restOfHash:]
 	s := l.scopes.at(int(r.number()))
 	k.Models, k.AllowPaths, k.AllowNames, k.Owner = s.models, s.paths, s.names, s.owner
-	k.Limits.RPM, k.Limits.TPM, k.Limits.TPD, k.Limits.MaxParallel = r.signed(), r.signed(), r.signed(), r.signed()
+	k.Limits.RPM, k.Limits.TPM, k.Limits.TPD, k.Limits.MaxParallel, k.Limits.Weight = r.signed(), r.signed(), r.signed(), r.signed(), r.signed()
 	k.Expires = time.Time{}
 	if r.number() == 1 {
 		seconds := r.signed()

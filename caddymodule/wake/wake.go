@@ -176,5 +176,8 @@ func (w *Waker) ask(model string) {
 	}()
 }
 
+// Draining is closed once the gateway stops: nothing is worth waiting for any more.
+func (w *Waker) Draining() <-chan struct{} { return w.draining }
+
 // Drain lets go of all that is held and of whatever comes after it: the gateway stops.
 func (w *Waker) Drain() { w.drain.Do(func() { close(w.draining) }) }

@@ -30,6 +30,7 @@ type Route struct {
 	Asleep    bool            `json:"asleep"`  // a wake would start it
 	Reason    string          `json:"reason"`
 	Message   string          `json:"message,omitempty"`
+	Parallel  int64           `json:"parallel,omitempty"` // requests that one of its engines works on at a time; more would wait inside it. 0: not bounded, or not known
 	Limits    Limits          `json:"limits"`
 	CreatedAt time.Time       `json:"created_at"`
 	Owner     levelrail.Owner `json:"owner"`
@@ -70,6 +71,13 @@ type Limits struct {
 	UsageStream           string `json:"usage_stream"`             // asked, limited, always
 	OverGenLen            string `json:"over_gen_len,omitempty"`   // refuse (or ""), clamp
 	UnknownFields         string `json:"unknown_fields,omitempty"` // pass, refuse; "": as the engine's table has it
+	QueueWaitSeconds      int64  `json:"queue_wait_seconds"`       // for a slot of a model; 0: it is refused at once
+	BodyTimeoutSeconds    int64  `json:"body_timeout_seconds"`     // that a body may take
+	BodyMinRate           int64  `json:"body_min_rate"`            // bytes that give it a second more
+	BodyMemory            int64  `json:"body_memory_bytes"`        // of all bodies whose requests have no slot yet
+	BodyMemoryKey         int64  `json:"body_memory_key_bytes"`    // of one key's
+	KeepAliveSeconds      int64  `json:"keep_alive_seconds"`       // silence after which a stream that waits gets a comment; 0: never
+	MaxStaleSeconds       int64  `json:"max_stale_seconds"`        // that a gateway serves without the control plane; 0: for ever
 }
 
 // RouteKey is what a gateway knows of one key. Its id in the watch is the key's id; revoked keys are deleted lines.
@@ -139,14 +147,15 @@ const (
 	AskRequests = "requests" // what is in flight
 	AskCancel   = "cancel"   // to end one request
 	AskExplain  = "explain"  // where a key's limits stand
+	AskRevoke   = "revoke"   // to end all requests of a key
 )
 
 // Question asks a gateway what only it knows.
 type Question struct {
 	ID      string `json:"id"`
-	Ask     string `json:"ask"` // requests, cancel, explain
+	Ask     string `json:"ask"` // requests, cancel, explain, revoke
 	Model   string `json:"model"`
-	KeyID   string `json:"key_id,omitempty"`  // explain
+	KeyID   string `json:"key_id,omitempty"`  // explain, revoke
 	Request string `json:"request,omitempty"` // cancel: the request's id
 }
 
@@ -155,6 +164,7 @@ type Answer struct {
 	GatewayID string       `json:"gateway_id"`
 	Requests  []InFlight   `json:"requests,omitempty"`
 	Cancelled bool         `json:"cancelled,omitempty"`
+	Ended     int64        `json:"ended,omitempty"` // revoke: how many
 	Limits    []LimitState `json:"limits,omitempty"`
 }
 
@@ -166,7 +176,8 @@ type InFlight struct {
 	KeyPrefix  string    `json:"key_prefix"`
 	Route      string    `json:"route"`
 	Stream     bool      `json:"stream"`
-	State      string    `json:"state"` // waking, waiting, answering
+	State      string    `json:"state"`                    // reading, queued, waking, waiting, answering
+	Received   int64     `json:"received_bytes,omitempty"` // of a body that does not come at once
 	StartedAt  time.Time `json:"started_at"`
 	AgeSeconds int64     `json:"age_seconds"`
 	Tokens     int64     `json:"tokens_so_far"` // events with content, about one token each
@@ -176,7 +187,7 @@ type InFlight struct {
 // LimitState is where one limit of a key (or the model's slots) stands at a gateway.
 type LimitState struct {
 	GatewayID    string     `json:"gateway_id"`
-	Limit        string     `json:"limit"` // rpm, tpm, tpd, max_parallel, model_inflight
+	Limit        string     `json:"limit"` // rpm, tpm, tpd, max_parallel, model_inflight, body_memory (bytes)
 	Most         int64      `json:"most"`
 	Used         int64      `json:"used"`
 	Lease        *int64     `json:"lease,omitempty"`         // the part of Most that this gateway may use; absent: all of it

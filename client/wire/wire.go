@@ -136,6 +136,7 @@ type Revoked struct {
 	Key      Key      `json:"key"`
 	Gateways []string `json:"gateways"`                  // that refuse the key now
 	Silent   []string `json:"silent_gateways,omitempty"` // that are connected and have not said so yet
+	Ended    *int64   `json:"ended_requests,omitempty"`  // with now: the requests that gateways have ended; absent: those under way go on
 }
 
 // UsageReport answers GET /api/v1/models/{name}/usage?since=168h. Nothing in it is estimated.

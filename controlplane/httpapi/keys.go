@@ -295,11 +295,13 @@ func (s *Server) replaceKey(ctx context.Context, in *struct {
 	return s.makeKey(ctx, by, cmd, key.ID, text)
 }
 
-// revokeKey closes a key, and waits until the gateways that are connected say that they refuse it.
+// revokeKey closes a key, and waits until the gateways that are connected say that they refuse it. Asked to, it then has them
+// end what the key has under way: first refused, so that nothing comes after what was ended.
 func (s *Server) revokeKey(ctx context.Context, in *struct {
 	Named
 	Once
-	ID string `path:"id" maxLength:"64"`
+	ID  string `path:"id" maxLength:"64"`
+	Now bool   `query:"now" doc:"end its requests that are under way as well, those that wait or whose body still comes among them"`
 }) (*body[wire.Revoked], error) {
 	if _, err := s.keyOf(in.Name, in.ID); err != nil {
 		return nil, err
@@ -317,5 +319,24 @@ func (s *Server) revokeKey(ctx context.Context, in *struct {
 	}
 	out := wire.Revoked{Key: k.view()}
 	out.Gateways, out.Silent = s.awaitSeen(ctx, before, k.index)
+	if !in.Now {
+		return &body[wire.Revoked]{out}, nil
+	}
+	a, err := s.ask(ctx, wire.Question{Ask: wire.AskRevoke, KeyID: in.ID})
+	if err != nil {
+		return nil, err
+	}
+	ended := int64(0)
+	for _, one := range a.by {
+		ended += one.Ended
+	}
+	out.Ended = &ended
+	for _, gateway := range a.silent {
+		if !slices.Contains(out.Silent, gateway) {
+			out.Silent = append(out.Silent, gateway)
+		}
+	}
+	out.Gateways = slices.DeleteFunc(out.Gateways, func(g string) bool { return slices.Contains(out.Silent, g) })
+	s.o.Log.Info("the requests of a revoked key were ended", "key", in.ID, "requests", ended, "by", callerOf(ctx).principal.String())
 	return &body[wire.Revoked]{out}, nil
 }

@@ -21,6 +21,9 @@ const (
 // listing is the path of the listing that the gateway itself answers for every engine; single models lie below it.
 const listing = "/v1/models"
 
+// maxWeight is how much more of a model a key may get than another.
+const maxWeight = 1000
+
 // checkScope holds the limits and lists of a new key against what is possible: limits that a gateway can count, and paths
 // that the model's engine serves, so that a list opens nothing that is closed.
 func (s *Server) checkScope(k wire.CreateKey, engineName string) error {
@@ -32,6 +35,9 @@ func (s *Server) checkScope(k wire.CreateKey, engineName string) error {
 		if l.value < 0 || most > 0 && l.value > most {
 			return levelrail.Errorf(levelrail.ErrInvalid, "%s is between 0 (no limit) and %d (APP_MODEL_KEY_MAX_LIMIT), not %d", l.flag, most, l.value).WithNext("leave it out for no limit")
 		}
+	}
+	if w := k.Limits.Weight; w < 0 || w > maxWeight {
+		return levelrail.Errorf(levelrail.ErrInvalid, "a key's weight is between 1 and %d, not %d", maxWeight, w).WithNext("leave it out for 1")
 	}
 	e, err := engine.Get(engineName)
 	if err != nil {

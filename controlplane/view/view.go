@@ -16,6 +16,7 @@ import (
 	"github.com/levelrail/levelrail/client/wire"
 	"github.com/levelrail/levelrail/controlplane/ledger"
 	"github.com/levelrail/levelrail/controlplane/reconcile"
+	"github.com/levelrail/levelrail/engine"
 )
 
 // DefaultGateway is where the gateway of this machine serves when none has said so.
@@ -195,11 +196,16 @@ func (w World) Route(m levelrail.Model) wire.Route {
 		v.Targets = append(v.Targets, wire.RouteTarget{Kind: "replica", ID: r.ID, Network: "unix", Address: EngineSockets + "/" + r.ID + "/engine.sock",
 			Weight: 1, Key: key, Serving: serving})
 	}
+	running := spec
 	// What an engine serves is what it was started as: until the next revision is handed over, that one's names.
 	for _, r := range w.Desired.ReplicasOf(m.Name) {
-		if running := w.Desired.Spec(m.Name, r.Revision); r.Number == 0 && r.Revision != m.Revision && running.Engine != "" {
+		if old := w.Desired.Spec(m.Name, r.Revision); r.Number == 0 && r.Revision != m.Revision && old.Engine != "" {
+			running = old
 			v.Engine, v.Names = running.Engine, levelrail.ServedNames(m.Name, running)
 		}
+	}
+	if e, err := engine.Get(running.Engine); err == nil {
+		v.Parallel = int64(e.Slots(running))
 	}
 	return v
 }

@@ -20,7 +20,7 @@ var limits = levelrail.KeyLimits{RPM: 10, TPD: 1000}
 
 func use(t *testing.T, k *limit.Keys, id string, tokens int64) {
 	t.Helper()
-	c, ok := k.Enter(id, limits, new(limit.Gate), 0, time.Now())
+	c, ok := k.Enter(id, limits, time.Now())
 	if !ok {
 		t.Fatal("no slot")
 	}

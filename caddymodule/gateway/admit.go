@@ -43,6 +43,7 @@ func (x *exchange) takeSlot() *openai.Error {
 	}
 	if raw, there := x.members.Get("stream"); there && string(raw) == "true" {
 		x.flight.stream.Store(true)
+		x.bePatient()
 	}
 	gate := x.Slots.Gate(x.model.Name)
 	if !gate.Take(x.who, x.model.Slots) {

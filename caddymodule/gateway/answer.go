@@ -27,6 +27,7 @@ func clientGone() *openai.Error { return &openai.Error{Status: statusGone} }
 // refuse answers with an error.
 func (x *exchange) refuse(e *openai.Error) {
 	x.record.Status, x.record.Code = e.Status, e.Code
+	begun := x.patience.end()
 	if e.Status == statusGone {
 		x.record.End, x.answered = meter.ClientGone, true
 		panic(http.ErrAbortHandler) // returning would send an empty 200 to whoever is still there
@@ -34,6 +35,12 @@ func (x *exchange) refuse(e *openai.Error) {
 	if x.record.End == meter.Complete {
 		x.record.End = meter.Refused
 		x.record.Client = x.client()
+	}
+	if begun { // the client has been told to wait, and gets the same words as an event
+		x.answered = true
+		x.lateEvent(e.Event())
+		x.letGo()
+		return
 	}
 	x.unread()
 	x.answered = true

@@ -64,6 +64,9 @@ func (x *exchange) send(hide, again bool) *openai.Error {
 	if refusal := x.unusable(answer); refusal != nil {
 		return refusal
 	}
+	if answer.Begun = x.patience.end(); answer.Begun && !answer.Events() {
+		return x.lateAnswer(answer)
+	}
 	if answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get("Retry-After") == "" {
 		x.w.Header().Set("Retry-After", strconv.FormatInt(max(x.model.Limits.RetryAfterSeconds, 1), 10))
 	}

@@ -111,16 +111,17 @@ type exchange struct {
 	whole   bool            // the request's body has been read to its end
 	sentAs  string
 
-	counter limit.Key // what the key uses
-	ticket  int64     // for giving the charge back
-	charged bool      // admit has passed, and settle has not
-	reached bool      // an engine may have seen the request
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
-	flight  *flight // from when the key is known
-	landed  bool    // the flight is over
-	use     *wake.Use
-	cut     bool // an operator has cancelled the answer
+	counter  limit.Key // what the key uses
+	ticket   int64     // for giving the charge back
+	charged  bool      // admit has passed, and settle has not
+	reached  bool      // an engine may have seen the request
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	flight   *flight // from when the key is known
+	landed   bool    // the flight is over
+	use      *wake.Use
+	patience *patience // nil: the request is for no stream, or nobody wants it
+	cut      bool      // an operator has cancelled the answer
 
 	answered bool // an answer has begun
 	record   meter.Record
@@ -154,6 +155,7 @@ func (x *exchange) finish() {
 		}
 	}
 	x.letGo()
+	x.patience.end()
 	if x.cut && panicked == nil {
 		panicked = http.ErrAbortHandler
 	}

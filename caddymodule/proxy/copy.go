@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -24,6 +25,10 @@ type Sent struct {
 	Seen      openai.Seen
 }
 
+// WaitingLine is the comment that a stream's client is sent between two events while it waits. Readers of event streams pass
+// comments over.
+const WaitingLine = ": waiting\n\n"
+
 // Send writes the answer to the client as it comes. When the length is unknown or the answer is an event stream, nothing is
 // held back while the engine is waited for: the headers go out before the first byte of the body is there, and every piece
 // when it is. The error is a *Failure; by then the headers are sent, so all that is left is to cut the connection.
@@ -34,8 +39,10 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 	if a.call.Hide && events && encoding == "" {
 		hide, a.ContentLength = new(openai.Hider), -1 // what is left of it has another length
 	}
-	answerHeader(w.Header(), a, events)
-	w.WriteHeader(a.StatusCode)
+	if !a.Begun {
+		answerHeader(w.Header(), a, events)
+		w.WriteHeader(a.StatusCode)
+	}
 
 	rc := http.NewResponseController(w)
 	flushes := events || a.ContentLength < 0
@@ -43,6 +50,10 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 	tail := openai.NewTail(kind, encoding, a.call.Limits.UsageScanBytes)
 	defer tail.End() // a compressed answer's copy is read by somebody
 	sent := Sent{Stream: events}
+	border := true // between two events
+	if events && encoding == "" {
+		a.quiet = seconds(a.call.Limits.KeepAliveSeconds)
+	}
 	write := func(p []byte) error {
 		if len(p) == 0 {
 			return nil
@@ -63,6 +74,7 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 				sent.FirstByte = time.Now()
 			}
 			tail.Write(piece)
+			border = bytes.HasSuffix(piece, []byte("\n\n")) || bytes.HasSuffix(piece, []byte("\r\n\r\n"))
 			if hide != nil {
 				piece = hide.Pass(piece)
 			}
@@ -79,11 +91,24 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 				}
 				unflushed = false
 			}
-			if err = a.wait(); err == nil {
+			for err = a.wait(); err == errQuiet; err = a.wait() {
+				if border { // clients that wait, and proxies between, give up what is silent
+					werr := write([]byte(WaitingLine))
+					if werr == nil {
+						werr = rc.Flush()
+					}
+					if werr != nil {
+						sent.Seen = tail.End()
+						return sent, a.clientGone(werr)
+					}
+					unflushed = false
+				}
+			}
+			if err == nil {
 				continue
 			}
 		}
-		border := tail.Border()
+		between := tail.Border()
 		sent.Seen = tail.End()
 		if hide != nil {
 			if werr := write(hide.Rest()); werr != nil {
@@ -99,7 +124,7 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 		}
 		if f.End != meter.ClientGone {
 			// A stream's reader may not notice a cut; an error event it does. The cut that follows says it again.
-			if border {
+			if between {
 				write(lastWords(f).Event())
 			}
 			if flushes {

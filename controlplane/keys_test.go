@@ -233,3 +233,30 @@ func TestCreateWaits(t *testing.T) {
 		t.Errorf("a gateway that says nothing, after %s: %v, %d keys", time.Since(began), err, keys())
 	}
 }
+
+// TestRevokeNow: what a key has under way is ended by every gateway, asked once each refuses the key; the answer says how many
+// there were, and names the gateway that did not answer among those that may still take it.
+func TestRevokeNow(t *testing.T) {
+	r := start(t, rigOptions{})
+	ctx := t.Context()
+	r.deploy("chat")
+	k, err := r.people.CreateKey(ctx, "chat", wire.CreateKey{Name: "leaked"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := r.follows(wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion), r.follows(wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion)
+	done := inBackground(func() (wire.Revoked, error) { return r.people.RevokeKey(ctx, "chat", k.ID, true) })
+	for _, g := range []*gw{one, two} {
+		eventually(t, "the key is taken back", func() bool { return !g.watch.has("route_key/" + k.ID) })
+		g.saysSeen()
+	}
+	q := one.question()
+	if q.Ask != wire.AskRevoke || q.KeyID != k.ID {
+		t.Errorf("asked %+v", q)
+	}
+	one.must("answers/"+q.ID, wire.Answer{GatewayID: one.id, Ended: 3})
+	got, err := done()
+	if err != nil || got.Ended == nil || *got.Ended != 3 || !slices.Equal(got.Gateways, []string{one.id}) || !slices.Equal(got.Silent, []string{two.id}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -45,7 +45,7 @@ func TestRestore(t *testing.T) {
 		t.Fatalf("the backup: %+v, %v", said, err)
 	}
 	before := r.store.Status()
-	if _, err := r.people.RevokeKey(t.Context(), "chat", revoked.ID); err != nil {
+	if _, err := r.people.RevokeKey(t.Context(), "chat", revoked.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	made := later("made-later")

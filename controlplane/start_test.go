@@ -161,7 +161,8 @@ func TestLimitsOfGateways(t *testing.T) {
 		return s.Limits()
 	}
 	want := wire.Limits{MaxBodyBytes: 32 << 20, MaxN: 16, MaxPrompts: 256, MaxTextBytes: 2 << 20, OverGenLen: "refuse", MaxGenLen: 32768, MaxInflight: 32, RetryAfterSeconds: 5, DialTimeoutSeconds: 5, HeaderTimeout: 300, IdleTimeout: 120,
-		WakeWaitSeconds: 90, WakeRetryAfterSeconds: 15, ActivityTouchSeconds: 10, UsageFlushSeconds: 30, UsageBatchRows: 200, UsageMaxBuffered: 10000, UsageScanBytes: 16384, UsageStream: "limited"}
+		WakeWaitSeconds: 90, WakeRetryAfterSeconds: 15, ActivityTouchSeconds: 10, UsageFlushSeconds: 30, UsageBatchRows: 200, UsageMaxBuffered: 10000, UsageScanBytes: 16384, UsageStream: "limited",
+		QueueWaitSeconds: 300, BodyTimeoutSeconds: 60, BodyMinRate: 64 << 10, BodyMemory: 1 << 30, BodyMemoryKey: 256 << 20, KeepAliveSeconds: 15, MaxStaleSeconds: 7 * 24 * 3600}
 	if got := limits(nil); got != want {
 		t.Errorf("the defaults are\n%+v\nand should be\n%+v", got, want)
 	}

@@ -79,7 +79,6 @@ type node struct {
 	w      *world
 	id     string
 	keys   *limit.Keys
-	gate   limit.Gate
 	sharer *gateway.Sharer
 	cut    bool // under the world's lock
 	stop   context.CancelFunc
@@ -203,11 +202,11 @@ func (n *node) request(ctx context.Context) {
 		return false
 	}
 	refused := func() { n.w.mu.Lock(); n.w.refused++; n.w.mu.Unlock() }
-	if !more(func() (ok bool) { c, ok = n.keys.Enter(key, l, &n.gate, 0, time.Now()); return ok }) {
+	if !more(func() (ok bool) { c, ok = n.keys.Enter(key, l, time.Now()); return ok }) {
 		refused()
 		return
 	}
-	defer func() { n.gate.Give(); c.Leave() }()
+	defer c.Leave()
 	if !more(func() bool { _, _, ok := c.Charge(l, time.Now()); return ok }) {
 		refused()
 		return

@@ -208,6 +208,9 @@ func TestRefusesWhenStale(t *testing.T) {
 			t.Errorf("%v", resp.Header)
 		}
 	}
+	if resp, body := h.do("GET", "/health", ""); resp.StatusCode != 503 || !strings.Contains(body, "stale") {
+		t.Errorf("a load balancer is told %d %s", resp.StatusCode, body)
+	}
 	h.cp.start()
 	h.settled()
 	if resp, body := h.do("POST", chatPath, chatBody); resp.StatusCode != 200 {

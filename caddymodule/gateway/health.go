@@ -12,7 +12,7 @@ func healthPath(path string) bool { return path == "/health" || path == "/health
 
 // health answers them: without a key, under every host name, and with nothing but whether this gateway serves requests. It
 // names no model, wakes none, and is neither counted nor logged, since such questions come every few seconds for ever. A
-// gateway that has never had its routes and keys, and one that is about to end, do not serve.
+// gateway that has never had its routes and keys, one whose are too old, and one that is about to end, do not serve.
 func (g *Gateway) health(w http.ResponseWriter, r *http.Request) (answered bool) {
 	if !healthPath(r.URL.Path) || r.URL.RawPath != "" {
 		return false
@@ -35,6 +35,8 @@ func (g *Gateway) health(w http.ResponseWriter, r *http.Request) (answered bool)
 	case !g.Table().Known():
 		status, body = http.StatusServiceUnavailable, `{"status":"starting"}`
 		h.Set("Retry-After", "1")
+	case g.Stale != nil && g.Stale():
+		status, body = http.StatusServiceUnavailable, `{"status":"stale"}`
 	}
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -20,6 +20,7 @@ type API interface {
 	UpdateModel(ctx context.Context, name string, u wire.Update) (wire.Deployed, error)
 	DeleteModel(ctx context.Context, name string) (wire.Changed, error)
 	RestartModel(ctx context.Context, name string) (wire.Changed, error)
+	RotateEngineKey(ctx context.Context, name string) (wire.Changed, error)
 	RotateKey(ctx context.Context, name string) (wire.NewKey, error)
 	SetHubToken(ctx context.Context, name, token string) (wire.Changed, error)
 	Logs(ctx context.Context, model string, o client.LogOptions, each func(wire.LogLine) error) error

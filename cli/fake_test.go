@@ -65,6 +65,7 @@ func newFake(t *testing.T) *fake {
 		"PUT /api/v1/models/{name}":                    f.update,
 		"DELETE /api/v1/models/{name}":                 f.deleteModel,
 		"POST /api/v1/models/{name}/restart":           f.restart,
+		"POST /api/v1/models/{name}/rotate-engine-key": f.restart,
 		"PUT /api/v1/models/{name}/hf-token":           f.restart,
 		"POST /api/v1/models/{name}/rotate-key":        f.rotateKey,
 		"GET /api/v1/models/{name}/keys":               f.listKeys,

@@ -44,7 +44,7 @@ func tree() noun {
 				long: "A model is an inference engine with its weights on a node, served to OpenAI clients by the gateway under the model's name.",
 				verbs: []verb{
 					modelsDeploy(), modelsList(), modelsGet(), modelsWait(), modelsUpdate(), modelsRestart(), modelsLogs(),
-					modelsUsage(), modelsExplain(), modelsRotateKey(), modelsSetHubToken(), modelsDelete(),
+					modelsUsage(), modelsExplain(), modelsRotateKey(), modelsRotateEngineKey(), modelsSetHubToken(), modelsDelete(),
 				},
 				nouns: []noun{{
 					name: "keys", usage: "the API keys that open a model",

@@ -60,6 +60,11 @@ func (c *Client) RestartModel(ctx context.Context, name string) (wire.Changed, e
 	return one[wire.Changed](ctx, c, http.MethodPost, "/models"+seg(name)+"/restart", nil)
 }
 
+// RotateEngineKey gives a model's engines new keys and starts them anew. Ability write:sensitive.
+func (c *Client) RotateEngineKey(ctx context.Context, name string) (wire.Changed, error) {
+	return one[wire.Changed](ctx, c, http.MethodPost, "/models"+seg(name)+"/rotate-engine-key", nil)
+}
+
 // RotateKey replaces the model's key named default at once and returns the new one. Ability write:sensitive.
 func (c *Client) RotateKey(ctx context.Context, name string) (wire.NewKey, error) {
 	return one[wire.NewKey](ctx, c, http.MethodPost, "/models"+seg(name)+"/rotate-key", nil)

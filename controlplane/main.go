@@ -19,6 +19,8 @@ Usage:
   levelrail-server [run]       serve until told to stop
   levelrail-server restore …   put a backup in the place of the store; restore --help
   levelrail-server begin-anew  begin a new cluster where the store is gone; what is left of the old one is set aside
+  levelrail-server rotate-master-key, rotate-authority
+                               replace a key of this server; rotate-master-key --help
   levelrail-server version     print the version
   levelrail-server settings    print every setting with its default, as the reference page
   levelrail-server openapi     print the OpenAPI document of the API
@@ -36,6 +38,9 @@ func run(args []string, getenv func(string) string, stdin io.Reader, stdout, std
 	}
 	if command == "restore" {
 		return restoreCommand(args[1:], getenv, stdin, stdout, stderr)
+	}
+	if command == "rotate-master-key" || command == "rotate-authority" {
+		return rotateMain(command, args[1:], getenv, stdout, stderr)
 	}
 	if len(args) > 1 {
 		fmt.Fprintf(stderr, "levelrail-server: %s takes no arguments\n\n%s", command, usage)

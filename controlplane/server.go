@@ -111,6 +111,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.rotateAuthorityAsked(ca); err != nil {
+		return err
+	}
 	if ca.Replaced() {
 		s.config.Log.Warn("the authority's key is not in this store, so there is a new authority; clients from elsewhere need its certificate", "file", ca.Path())
 	}
@@ -278,6 +281,17 @@ func (s *Server) openSecrets(ctx context.Context, store Store, reader *stored.Re
 		return nil, false, err
 	}
 	id := store.Status().ClusterID
+	next, rotating, nextInFile, err := seal.LoadNext(settings.MasterKeyNext, s.masterKeyFile()+nextSuffix)
+	if err != nil {
+		return nil, false, err
+	}
+	if nextInFile && !inFile {
+		s.config.Log.Error("the next master key in the file is not used, since the present one is in no file", "file", s.masterKeyFile()+nextSuffix, "next", "set APP_MASTER_KEY_NEXT in "+environmentFile+", and remove the file")
+		rotating = false
+	}
+	if rotating && there {
+		return s.rotate(ctx, store, reader, rotation{id, key, next, nextInFile})
+	}
 	if sealer, err = seal.New(id, key); err != nil {
 		return nil, false, err
 	}

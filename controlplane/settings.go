@@ -21,6 +21,8 @@ type Settings struct {
 	MaxConnections int `env:"LEVELRAIL_MAX_CONNECTIONS" default:"1024" doc:"Connections that the TLS port has at a time; more are closed as they come. The sockets in /run/levelrail have connections of their own."`
 	MaxPerAddress  int `env:"LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS" default:"64" doc:"Those of one address, or of one /64 of IPv6. A proxy in front of the port is one address."`
 
+	MasterKeyNext string `env:"APP_MASTER_KEY_NEXT" secret:"true" doc:"The master key that is to replace the present one, where that is not in the file master.key: at the next start everything is sealed under it. Afterwards make it APP_MASTER_KEY and leave this out."`
+
 	Debug bool `env:"LEVELRAIL_DEBUG" default:"false" doc:"Log every request and watch as well."`
 
 	PublicHost string `env:"APP_PUBLIC_HOST" doc:"Host name or public IP of this control plane. It becomes a name of the TLS certificate; with a public IP, models without a domain get a host name of their own, NAME.1-2-3-4.sslip.io, on gateways with a public site."`
@@ -76,7 +78,7 @@ const mostBatch = 400
 const environmentFile = "/etc/default/levelrail-server"
 
 // startOnly are the settings that a document cannot set.
-var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_MAX_CONNECTIONS", "LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY", "LEVELRAIL_DEBUG"}
+var startOnly = []string{"LEVELRAIL_LISTEN", "LEVELRAIL_MAX_CONNECTIONS", "LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS", "LEVELRAIL_RUNTIME_DIR", "APP_MASTER_KEY", "APP_MASTER_KEY_NEXT", "LEVELRAIL_DEBUG"}
 
 // LoadSettings reads the settings: the environment wins over the document, which wins over the default.
 func LoadSettings(getenv func(string) string, document map[string]string) (Settings, error) {

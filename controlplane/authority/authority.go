@@ -187,6 +187,19 @@ func (a *Authority) use(bundle []byte) error {
 	return nil
 }
 
+// Rotate begins with a new authority. Certificates of the one before are worth nothing to who trusts the new one, and the
+// other way round.
+func (a *Authority) Rotate() error {
+	bundle, err := generate(a.clock())
+	if err != nil {
+		return err
+	}
+	if err := a.keeper.Store(bundle); err != nil {
+		return fmt.Errorf("keep the authority's key: %w", err)
+	}
+	return a.use(bundle)
+}
+
 // fromFiles reads the authority of an earlier release; nil when there is none.
 func (a *Authority) fromFiles() ([]byte, error) {
 	cert, err := os.ReadFile(filepath.Join(a.dir, CAFile))

@@ -106,6 +106,34 @@ func (s *Server) deleteModel(ctx context.Context, in *changing) (*body[wire.Chan
 	return s.changed(d, in.Name, job)
 }
 
+// rotateEngineKey gives each engine of a model a new key, which the gateway shows it. An engine takes its key at its start, so
+// the command is a restart with new keys, in one step: no moment has a key that is known to one side only.
+func (s *Server) rotateEngineKey(ctx context.Context, in *changing) (*body[wire.Changed], error) {
+	d, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	m, ok := d.Model(in.Name)
+	if !ok {
+		return nil, notFoundModel(in.Name)
+	}
+	by := s.by(ctx, in.IdempotencyKey, "rotate-engine-key", in.Name)
+	c := command.ModelRestart{Name: in.Name, Job: s.job(s.mint(by).ID, "restart", in.Name, m.Revision)}
+	for _, r := range d.ReplicasOf(in.Name) {
+		path := r.EngineKey.Path
+		secret, err := s.o.Sealer.Seal("replicas/"+r.ID, path, d.Secrets[path], []byte(levelrail.NewSecret("lre")))
+		if err != nil {
+			return nil, s.internal("seal the engine's key", err)
+		}
+		c.EngineKeys = append(c.EngineKeys, secret)
+	}
+	d, _, err = s.propose(ctx, by, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.changed(d, in.Name, c.Job)
+}
+
 func (s *Server) restartModel(ctx context.Context, in *changing) (*body[wire.Changed], error) {
 	d, err := s.read()
 	if err != nil {

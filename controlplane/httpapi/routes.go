@@ -27,6 +27,7 @@ func (s *Server) routes() {
 	operation(s, "update-model", http.MethodPut, "/models/{name}", "Give a model a new revision", s.updateModel)
 	operation(s, "delete-model", http.MethodDelete, "/models/{name}", "Take a model down", s.deleteModel, accepted)
 	operation(s, "restart-model", http.MethodPost, "/models/{name}/restart", "Restart a model's engines", s.restartModel, accepted)
+	operation(s, "rotate-engine-key", http.MethodPost, "/models/{name}/rotate-engine-key", "Give a model's engines new keys, and restart them", s.rotateEngineKey, accepted)
 	operation(s, "rotate-key", http.MethodPost, "/models/{name}/rotate-key", "Replace the key named default at once", s.rotateKey, created)
 	operation(s, "set-hf-token", http.MethodPut, "/models/{name}/hf-token", "Set the Hugging Face token, or take it away, and restart", s.setHubToken, accepted)
 	operation(s, "get-model-logs", http.MethodGet, "/models/{name}/logs", "Stream the journal of a model", s.getLogs, streams[wire.LogLine](s, "one line of the journal each"))

@@ -55,6 +55,51 @@ func ParseMasterKey(text string) (MasterKey, error) {
 	return MasterKey{[32]byte(raw)}, nil
 }
 
+// LoadNext returns the master key that is to replace the present one, and whether there is one: the text of
+// APP_MASTER_KEY_NEXT, or the content of the file master.key.next.
+func LoadNext(setting, file string) (key MasterKey, there, inFile bool, err error) {
+	if setting != "" {
+		if key, err = ParseMasterKey(setting); err != nil {
+			err = fmt.Errorf("APP_MASTER_KEY_NEXT: %w", err)
+		}
+		return key, true, false, err
+	}
+	key, err = read(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return key, false, false, nil
+	}
+	return key, true, true, err
+}
+
+// NewMasterKey makes a key.
+func NewMasterKey() MasterKey {
+	var key MasterKey
+	rand.Read(key.key[:])
+	return key
+}
+
+// ReplaceKeyFile puts the next key file in the place of the present one and writes over what that held.
+func ReplaceKeyFile(next, present string) error {
+	old, err := os.OpenFile(present, os.O_WRONLY, 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(next, present); err != nil {
+		return err
+	}
+	if old != nil {
+		// Its name is another file's now. On a file system that copies on write, or on flash, the old blocks may stay.
+		_, err = old.Write(make([]byte, 65))
+		err = errors.Join(err, old.Sync(), old.Close())
+	}
+	dir, dirErr := os.Open(filepath.Dir(present))
+	if dirErr != nil {
+		return errors.Join(err, dirErr)
+	}
+	defer dir.Close()
+	return errors.Join(err, dir.Sync())
+}
+
 // Sources say where a master key may come from, the first that has one wins.
 type Sources struct {
 	Setting     string // the text of APP_MASTER_KEY

@@ -32,6 +32,7 @@ type Sealer struct {
 	keyID   string
 	wrap    cipher.AEAD
 	derive  []byte
+	older   *Sealer // during a rotation: opens what is not sealed anew yet
 
 	mu   sync.Mutex
 	data map[string]dataKey // by namespace
@@ -67,6 +68,19 @@ func gcm(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
+// NewRotating returns a sealer that seals under a new master key and opens what is sealed under either.
+func NewRotating(cluster string, older, next MasterKey) (*Sealer, error) {
+	s, err := New(cluster, next)
+	if err != nil || older == next {
+		return s, err
+	}
+	s.older, err = New(cluster, older)
+	return s, err
+}
+
+// Current tells whether a secret is sealed under this sealer's master key, and not under the one that it replaces.
+func (s *Sealer) Current(secret levelrail.Secret) bool { return secret.KeyID == s.keyID }
+
 // KeyID names the master key without telling it.
 func (s *Sealer) KeyID() string { return s.keyID }
 
@@ -86,6 +100,9 @@ func (s *Sealer) Seal(namespace, path string, old levelrail.Secret, value []byte
 
 // Open returns the value of a secret. The error says which path could not be opened and why, and is of kind refused.
 func (s *Sealer) Open(secret levelrail.Secret) ([]byte, error) {
+	if s.older != nil && secret.KeyID == s.older.keyID {
+		return s.older.Open(secret)
+	}
 	key, err := s.unwrap(secret.Namespace, secret.KeyID, secret.Wrapped)
 	if err != nil {
 		return nil, levelrail.Errorf(levelrail.ErrRefused, "the secret at %s cannot be opened: %v", secret.Path, err).
@@ -108,7 +125,7 @@ func (s *Sealer) dataKeyOf(namespace string, old levelrail.Secret) (dataKey, err
 	if ok {
 		return known, nil
 	}
-	if old.Namespace == namespace {
+	if old.Namespace == namespace && s.Current(old) {
 		if key, err := s.unwrap(namespace, old.KeyID, old.Wrapped); err == nil {
 			return key, nil
 		}

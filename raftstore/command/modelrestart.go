@@ -4,8 +4,10 @@ import "github.com/levelrail/levelrail"
 
 // ModelRestart asks for each replica of a model to be restarted. The answer is ModelRestarted.
 type ModelRestart struct {
-	Name string         `json:"name"`
-	Job  *levelrail.Job `json:"job,omitempty"`
+	Name string `json:"name"`
+	// EngineKeys are new keys of its replicas' engines, which take their key at their start.
+	EngineKeys []levelrail.Secret `json:"engine_keys,omitempty"`
+	Job        *levelrail.Job     `json:"job,omitempty"`
 }
 
 // ModelRestarted answers ModelRestart.
@@ -20,12 +22,20 @@ func (c ModelRestart) Validate() error {
 	if err := required("model name", c.Name); err != nil {
 		return err
 	}
+	for _, s := range c.EngineKeys {
+		if err := checkSecret(s); err != nil {
+			return err
+		}
+	}
 	return checkJob(c.Job, c.Name)
 }
 
 func (c ModelRestart) Apply(t *Tx) (any, error) {
 	m, err := standing(t, c.Name)
 	if err != nil {
+		return nil, err
+	}
+	if err := putSecrets(t, c.EngineKeys); err != nil {
 		return nil, err
 	}
 	m.Restarts++

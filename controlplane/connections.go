@@ -29,7 +29,7 @@ const networkTime = 90 * time.Second
 func (s *Server) bounded(srv *http.Server, kind httpapi.Door, settings Settings) {
 	total, perPeer, mend := socketBudgets[kind].total, socketBudgets[kind].perPeer, "find out which program opens them: ss -xp"
 	if kind == httpapi.DoorTLS {
-		srv.ReadTimeout, srv.WriteTimeout = networkTime, networkTime
+		srv.ReadTimeout, srv.WriteTimeout = s.config.networkTime, s.config.networkTime
 		total, perPeer = networkBudget(settings, s.config.Log), settings.MaxPerAddress
 		mend = "LEVELRAIL_MAX_CONNECTIONS_PER_ADDRESS and LEVELRAIL_MAX_CONNECTIONS in " + environmentFile
 	}

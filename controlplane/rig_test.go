@@ -41,6 +41,7 @@ type rigOptions struct {
 	dir       string // state that outlives the rig; the store is then on disk
 	env       map[string]string
 	heartbeat time.Duration
+	network   time.Duration // for a request on the TLS port
 }
 
 type safeBuffer struct {
@@ -89,7 +90,7 @@ func tryStart(t *testing.T, o rigOptions) (*rig, error) {
 	}
 	ready := make(chan string, 1)
 	c := Config{Getenv: func(k string) string { return env[k] }, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Ready: func(address string) { ready <- address }, heartbeat: o.heartbeat}
+		Ready: func(address string) { ready <- address }, heartbeat: o.heartbeat, networkTime: o.network}
 	c.open = func(ctx context.Context, rc raftstore.Config) (s *raftstore.Store, err error) {
 		if s = raftstore.OpenMemory(rc); !inMemory {
 			s, err = raftstore.Open(ctx, rc)

@@ -44,6 +44,8 @@ type Config struct {
 
 	open      func(ctx context.Context, c raftstore.Config) (*raftstore.Store, error) // raftstore.Open, in memory in tests
 	heartbeat time.Duration                                                           // of watches
+	// networkTime bounds requests on the TLS port. Default: the constant of that name.
+	networkTime time.Duration
 }
 
 // Server is one control plane.
@@ -62,6 +64,9 @@ type Server struct {
 func New(c Config) (*Server, error) {
 	if c.open == nil {
 		c.open = raftstore.Open
+	}
+	if c.networkTime == 0 {
+		c.networkTime = networkTime
 	}
 	s := &Server{config: c, dir: stateDirectory}
 	if dirs := c.Getenv("STATE_DIRECTORY"); dirs != "" {

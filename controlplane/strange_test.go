@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -330,5 +332,39 @@ func TestPortLater(t *testing.T) {
 		if _, err := tryStart(t, rigOptions{env: map[string]string{"LEVELRAIL_LISTEN": never}}); err == nil || !strings.Contains(err.Error(), "LEVELRAIL_LISTEN") {
 			t.Errorf("%s: %v", never, err)
 		}
+	}
+}
+
+// TestTimesOfThePort: on the TLS port a request has a time in which it has to be there, also what of it nobody reads; a stream goes
+// on beyond it.
+func TestTimesOfThePort(t *testing.T) {
+	const limit = time.Second
+	r := start(t, rigOptions{network: limit, heartbeat: 100 * time.Millisecond})
+	token := r.token("ci", levelrail.AbilityRead)
+	dial := func() net.Conn {
+		t.Helper()
+		c, err := tls.Dial("tcp", r.tls, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(30 * time.Second))
+		return c
+	}
+	unread := dial() // a body that no handler reads
+	fmt.Fprintf(unread, "DELETE /api/v1/models/chat HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", token)
+
+	began := time.Now()
+	stream := dial()
+	fmt.Fprintf(stream, "GET /api/v1/watch?kinds=model HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", token)
+	lines := bufio.NewScanner(stream)
+	for time.Since(began) < 3*limit {
+		if !lines.Scan() {
+			t.Fatalf("the stream ended after %s: %v", time.Since(began), lines.Err())
+		}
+	}
+	said, err := io.ReadAll(unread)
+	if errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(string(said), " 403 ") {
+		t.Errorf("the connection with a body that nobody reads: %v, and it got %q", err, said)
 	}
 }

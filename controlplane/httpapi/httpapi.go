@@ -252,7 +252,7 @@ type doorKey struct{}
 func (s *Server) Handler(door Door) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		out := &answer{ResponseWriter: w}
+		out := &answer{ResponseWriter: w, body: r.ContentLength != 0}
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -270,7 +270,6 @@ func (s *Server) Handler(door Door) http.Handler {
 			s.o.Log.Log(r.Context(), level, "request", "door", door, "method", r.Method, "path", r.URL.Path, "status", out.status, "took", time.Since(began).Round(time.Microsecond))
 		}()
 		if refused := s.strange(door, r); refused != nil {
-			h.Set("Connection", "close") // a body is not read
 			write(out, refused)
 			return
 		}
@@ -300,11 +299,16 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 type answer struct {
 	http.ResponseWriter
 	status int
+	body   bool // the request has one
 }
 
 func (a *answer) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
+	}
+	if a.body && status >= http.StatusBadRequest {
+		// Else the server first reads the body that nobody wants, and the client that is still sending waits for its answer.
+		a.Header().Set("Connection", "close")
 	}
 	a.ResponseWriter.WriteHeader(status)
 }

@@ -41,7 +41,6 @@ func startStream(ctx huma.Context) *stream {
 	w.Header().Set("Content-Type", ndjson)
 	w.Header().Set("X-Accel-Buffering", "no")
 	st := &stream{ctx: ctx.Context(), w: w, rc: http.NewResponseController(w)}
-	st.rc.SetReadDeadline(time.Time{}) // that of the request ends with it; what is read now is only whether the reader has left
 	w.WriteHeader(http.StatusOK)
 	// A reader that takes nothing must not keep a write waiting beyond the end of its right.
 	st.stop = context.AfterFunc(st.ctx, func() { st.deadline() })

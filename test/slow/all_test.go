@@ -135,7 +135,7 @@ func TestLongTouched(t *testing.T) {
 		t.Fatal("test/long has no table")
 	}
 	p.write("test/long", table.ReplaceAllString(string(script), `${1}late | slow one | a | 9 | | echo late runs
-bad | fails | a b | 1 | N=3 | test "$$N" != 3
+bad | fails, and reads what it is given | a b | 1 | N=3 | cat; test "$$N" != 3
 other | not touched | c | 1 | | echo other runs
 END
 `))

@@ -15,6 +15,8 @@ type Client struct {
 	Suite  string   // file in clients/
 	// Heavy ones take minutes to install and seconds to load: they run where AllClients says so.
 	Heavy bool
+	// StubOnly ones ask for more than a small model on one processor gives in minutes: nothing bounds the length of an answer.
+	StubOnly bool
 }
 
 // Clients are the clients that are tested.
@@ -23,7 +25,7 @@ var Clients = []Client{
 	{Name: "langchain", Python: []string{"langchain-openai==1.7.4"}, Suite: "langchain.py"},
 	{Name: "instructor", Python: []string{"instructor==1.17.0"}, Suite: "instructor_.py", Heavy: true},
 	{Name: "llamaindex", Python: []string{"llama-index-llms-openai-like==0.8.1", "llama-index-embeddings-openai-like==0.4.0"}, Suite: "llamaindex.py", Heavy: true},
-	{Name: "aider", Python: []string{"aider-chat==0.86.2"}, Suite: "aider_.py", Heavy: true},
+	{Name: "aider", Python: []string{"aider-chat==0.86.2"}, Suite: "aider_.py", Heavy: true, StubOnly: true},
 	{Name: "lm-eval", Python: []string{"lm-eval[api]==0.4.13"}, Suite: "lmeval.py", Heavy: true},
 	{Name: "litellm", Python: []string{"litellm==1.110.2"}, Suite: "litellm_.py", Heavy: true},
 }

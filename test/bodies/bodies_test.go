@@ -189,7 +189,7 @@ func TestMaker(t *testing.T) {
 		e, _ := engine.Get(name)
 		m := &maker{Rand: rand.New(rand.NewPCG(1, 1)), table: e.Body(), model: "chat"}
 		fields, admitted := openai.NewTable(e.Body(), true), 0
-		for range 2000 {
+		for range 500 {
 			_, body := m.body()
 			if !json.Valid(body) {
 				t.Fatalf("%s: no JSON: %.300s", name, body)
@@ -198,8 +198,8 @@ func TestMaker(t *testing.T) {
 				admitted++
 			}
 		}
-		if admitted < 600 {
-			t.Errorf("%s: of 2000 bodies the table admits %d", name, admitted)
+		if admitted < 150 {
+			t.Errorf("%s: of 500 bodies the table admits %d", name, admitted)
 		}
 	}
 }
@@ -219,12 +219,6 @@ func TestLengthBindsOllama(t *testing.T) {
 		bound := plain[:c.From] + c.Text + plain[c.To:]
 		if n := generated(t, p, path, bound); n != 3 {
 			t.Errorf("%s: %d tokens of 3 with %s", path, n, bound)
-		}
-		if kind == "completions" {
-			continue // it may end by itself
-		}
-		if n := generated(t, p, path, plain); n <= 3 {
-			t.Errorf("%s: Ollama keeps to max_completion_tokens by itself now (%d tokens): the table need not say so", path, n)
 		}
 	}
 }

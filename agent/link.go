@@ -124,7 +124,7 @@ func (a *Agent) watch(ctx context.Context, node string) error {
 	var fresh map[string]wire.Assignment // between reset and synced
 	var asked map[string]wire.LogRequest
 	err := a.ControlPlane.Watch(ctx, client.WatchOptions{
-		Kinds: []string{wire.WatchAssignment, wire.WatchLogRequest}, Body: wire.WatchAgent{NodeID: node},
+		Kinds: []string{wire.WatchAssignment, wire.WatchLogRequest, wire.WatchWeightsOrder}, Body: wire.WatchAgent{NodeID: node},
 	}, func(line wire.WatchLine) error {
 		switch line.Type {
 		case wire.WatchReset:
@@ -167,6 +167,13 @@ func (a *Agent) watch(ctx context.Context, node string) error {
 
 func (a *Agent) put(ctx context.Context, line wire.WatchLine, fresh map[string]wire.Assignment, asked map[string]wire.LogRequest) error {
 	switch line.Kind {
+	case wire.WatchWeightsOrder:
+		var o wire.WeightsOrder
+		if err := json.Unmarshal(line.Object, &o); err != nil {
+			a.Log.Error("an order about weights is refused", "id", clip(line.ID), "error", err)
+			return nil
+		}
+		a.ordered(ctx, o)
 	case wire.WatchAssignment:
 		var as wire.Assignment
 		err := json.Unmarshal(line.Object, &as)

@@ -274,7 +274,10 @@ func (a *Agent) holdOff(o *order, f Fetch, now time.Time) {
 
 // weights are the sets on this node, for the report.
 func (s *state) weights(node string) []levelrail.Weights {
-	var all []levelrail.Weights
+	if s.storeLack != nil {
+		return nil // that says nothing about the sets
+	}
+	all := []levelrail.Weights{}
 	for _, m := range keys(s.sets, map[string]int{}) {
 		all = append(all, s.sets[m].Weights(node, m))
 	}

@@ -33,6 +33,8 @@ type API interface {
 	CancelRequest(ctx context.Context, model, id string) (wire.CancelledRequest, error)
 	Explain(ctx context.Context, model, keyID string) (wire.Explanation, error)
 	Nodes(ctx context.Context) ([]wire.Node, error)
+	Weights(ctx context.Context) ([]wire.StoredWeights, error)
+	DeleteWeights(ctx context.Context, name, node string) (wire.StoredWeights, error)
 	Node(ctx context.Context, node string) (wire.Node, error)
 	Tokens(ctx context.Context) ([]wire.Token, error)
 	CreateToken(ctx context.Context, t wire.CreateToken) (wire.NewToken, error)

@@ -38,6 +38,7 @@ type fake struct {
 	silent  []string // gateways that do not
 	tokens  []*wire.Token
 	nodes   []wire.Node
+	weights []wire.StoredWeights
 	logs    []wire.LogLine
 	status  wire.Status
 	steps   map[string][]string // what happens to a model while it is watched
@@ -79,6 +80,8 @@ func newFake(t *testing.T) *fake {
 		"GET /api/v1/nodes":                            f.listNodes,
 		"GET /api/v1/nodes/{name}":                     f.getNode,
 		"GET /api/v1/tokens":                           f.listTokens,
+		"GET /api/v1/weights":                          f.listWeights,
+		"DELETE /api/v1/weights/{name}":                f.deleteWeights,
 		"POST /api/v1/tokens":                          f.createToken,
 		"DELETE /api/v1/tokens/{id}":                   f.revokeToken,
 	} {
@@ -425,6 +428,30 @@ func (f *fake) revokeKey(r *http.Request) (any, *levelrail.Error) {
 
 func (f *fake) listNodes(*http.Request) (any, *levelrail.Error) {
 	return wire.List[wire.Node]{Items: f.nodes}, nil
+}
+
+func (f *fake) listWeights(*http.Request) (any, *levelrail.Error) {
+	all := []wire.StoredWeights{}
+	for _, w := range f.weights {
+		_, w.Used = f.models[w.Name]
+		all = append(all, w)
+	}
+	return wire.List[wire.StoredWeights]{Items: all}, nil
+}
+
+func (f *fake) deleteWeights(r *http.Request) (any, *levelrail.Error) {
+	name := r.PathValue("name")
+	for i, w := range f.weights {
+		if node := r.URL.Query().Get("node"); w.Name != name || node != "" && node != w.Node {
+			continue
+		}
+		if _, used := f.models[name]; used {
+			return nil, levelrail.Errorf(levelrail.ErrRefused, "the model %s is deployed and uses these weights", name).WithNext("levelrail models delete %s first", name)
+		}
+		f.weights = slices.Delete(f.weights, i, i+1)
+		return w, nil
+	}
+	return nil, levelrail.Errorf(levelrail.ErrNotFound, "no node reports weights named %q", name).WithNext("levelrail weights list")
 }
 
 func (f *fake) getNode(r *http.Request) (any, *levelrail.Error) {

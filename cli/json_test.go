@@ -34,6 +34,8 @@ var lines = map[string]string{
 	"models keys revoke":       "chat key_0001",
 	"nodes list":               "",
 	"nodes get":                "gpu-01",
+	"weights list":             "",
+	"weights delete":           "old --yes",
 	"engines list":             "",
 	"tokens create":            "--name ci --ability read",
 	"tokens list":              "",
@@ -67,6 +69,7 @@ func TestJSONEverywhere(t *testing.T) {
 			f := newFake(t)
 			f.do(t, "model", "chat", "ready")
 			f.do(t, "node", "gpu-01", "gpus")
+			f.do(t, "weights", "old", "gpu-01")
 			f.do(t, "note", "a note of the server")
 			f.do(t, "version", "9.9.9")
 			f.do(t, "log", "a \x1b[31mred\x1b[0m line")

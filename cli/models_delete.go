@@ -15,7 +15,7 @@ func modelsDelete() verb {
 	return verb{
 		name: "delete", args: "NAME", usage: "take a model down; its weights stay on the node", complete: []string{"@model"},
 		long: "The engine stops, requests that it is answering are cut, and the model's keys open nothing any more. The downloaded weights stay on the node, so deploying it again " +
-			"downloads nothing. On a terminal it asks first; elsewhere it needs --yes.",
+			"downloads nothing; `levelrail weights delete` frees the disk. On a terminal it asks first; elsewhere it needs --yes.",
 		examples: []example{
 			{"Delete, after a question", "levelrail models delete chat"},
 			{"In a script", "levelrail models delete chat --yes"},
@@ -43,6 +43,7 @@ func modelsDelete() verb {
 				return s.document(answer)
 			}
 			s.say("%s is being deleted. Its weights stay on the node.", answer.Model.Name)
+			s.note("To free their disk: levelrail weights delete %s", answer.Model.Name)
 			return nil
 		},
 	}

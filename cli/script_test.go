@@ -240,6 +240,8 @@ func (s *script) fakeCommand(w []string) {
 		f.steps[w[1]] = append(f.steps[w[1]], w[2])
 	case "node":
 		f.nodes = append(f.nodes, fakeNode(w[1], w[2:]))
+	case "weights":
+		f.weights = append(f.weights, wire.StoredWeights{Name: w[1], NodeID: "node_" + w[2], Node: w[2], Online: true, Source: "org/name", Files: 1, Bytes: 4 << 30, FetchedAt: fakeNow.Add(-2 * time.Hour)})
 	case "fail":
 		f.fail[w[1]] = &levelrail.Error{Kind: levelrail.ErrorKind(w[2]), Message: w[3], Next: w[4]}
 	case "interrupt":

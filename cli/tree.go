@@ -61,6 +61,11 @@ func tree() noun {
 				verbs: []verb{nodesList(), nodesGet()},
 			},
 			{
+				name: "weights", usage: "the weights of models on the nodes' disks",
+				long:  "Weights stay on a node when their model is deleted, so that deploying it again fetches nothing.",
+				verbs: []verb{weightsList(), weightsDelete()},
+			},
+			{
 				name: "engines", usage: "the inference engines that nodes have",
 				verbs: []verb{enginesList()},
 			},

@@ -55,6 +55,21 @@ func (c *Client) DeleteModel(ctx context.Context, name string) (wire.Changed, er
 	return one[wire.Changed](ctx, c, http.MethodDelete, "/models"+seg(name), nil)
 }
 
+// Weights lists the sets of weights that lie on nodes. Ability read.
+func (c *Client) Weights(ctx context.Context) ([]wire.StoredWeights, error) {
+	return list[wire.StoredWeights](ctx, c, "/weights")
+}
+
+// DeleteWeights deletes a set of weights from a node's disk and returns it as it was. node may be empty when one node has a set
+// of that name. A set that a model uses is refused. Ability write.
+func (c *Client) DeleteWeights(ctx context.Context, name, node string) (wire.StoredWeights, error) {
+	path := "/weights" + seg(name)
+	if node != "" {
+		path += "?" + url.Values{"node": {node}}.Encode()
+	}
+	return one[wire.StoredWeights](ctx, c, http.MethodDelete, path, nil)
+}
+
 // RestartModel starts a model's engines anew. Ability write.
 func (c *Client) RestartModel(ctx context.Context, name string) (wire.Changed, error) {
 	return one[wire.Changed](ctx, c, http.MethodPost, "/models"+seg(name)+"/restart", nil)

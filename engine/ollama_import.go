@@ -247,7 +247,7 @@ func ollamaFailed(what string, err error) error {
 	e := &ImportError{Why: levelrail.DownloadFailed, Message: fmt.Sprintf("ollama could not get %s: %v", what, err)}
 	switch {
 	case has("no space left on device"):
-		e.Why, e.Message, e.Next = levelrail.InsufficientDisk, "the disk is full: "+err.Error(), "free space below /var/lib/levelrail, for example with levelrail models cache prune"
+		e.Why, e.Message, e.Next = levelrail.InsufficientDisk, "the disk is full: "+err.Error(), "free space below /var/lib/levelrail, for example of weights that no model uses: levelrail weights list"
 	case has("file does not exist", "not found") && has("manifest"):
 		e.Message, e.Next = fmt.Sprintf("the registry has no %s", what), "check the tag's spelling; ollama.com/library lists the tags there are"
 	case has("unauthorized", "access denied", "401", "403"):

@@ -118,6 +118,13 @@ func (s *Server) AskLogs(q wire.LogRequest) {
 	s.tell(wire.WatchLine{Type: wire.WatchPut, Kind: wire.WatchLogRequest, ID: q.ID, Object: object(q)})
 }
 
+// OrderWeights sends an order to delete a set of weights.
+func (s *Server) OrderWeights(o wire.WeightsOrder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(wire.WatchLine{Type: wire.WatchPut, Kind: wire.WatchWeightsOrder, ID: o.ID, Object: object(o)})
+}
+
 // Unask takes a request for logs back.
 func (s *Server) Unask(id string) {
 	s.mu.Lock()

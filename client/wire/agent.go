@@ -72,7 +72,7 @@ type Report struct {
 	Disk     *levelrail.DiskReading    `json:"disk"`
 	Engines  []EngineStatus            `json:"engines"`
 	Replicas []ReplicaStatus           `json:"replicas"`
-	Weights  []levelrail.Weights       `json:"weights,omitempty"` // sets that lie on the node
+	Weights  []levelrail.Weights       `json:"weights"` // sets that lie on the node; null: not known
 }
 
 // EngineStatus is one engine's program on a node.
@@ -112,6 +112,13 @@ type LogRequest struct {
 	Lines  int    `json:"lines"`
 	Follow bool   `json:"follow"`
 	Since  string `json:"since,omitempty"`
+}
+
+// WeightsOrder tells an agent to delete a set of weights. It does so unless something on its node uses the set; that it is
+// gone is seen by the next report.
+type WeightsOrder struct {
+	ID   string `json:"id"`
+	Name string `json:"name"` // the model that the set was fetched for
 }
 
 // LogLine is one line of a model's journal. GET /api/v1/models/{name}/logs?lines=&follow= streams them.

@@ -258,10 +258,26 @@ const (
 
 // The kinds that can be watched, and by whom.
 const (
-	WatchModel      = "model"       // Model views; ability read
-	WatchNode       = "node"        // Node views; ability read
-	WatchRoute      = "route"       // Route; the gateway's socket
-	WatchRouteKey   = "route_key"   // RouteKey; the gateway's socket
-	WatchAssignment = "assignment"  // Assignment; the agent's socket, own node only
-	WatchLogRequest = "log_request" // LogRequest; the agent's socket, own node only
+	WatchModel        = "model"         // Model views; ability read
+	WatchNode         = "node"          // Node views; ability read
+	WatchRoute        = "route"         // Route; the gateway's socket
+	WatchRouteKey     = "route_key"     // RouteKey; the gateway's socket
+	WatchAssignment   = "assignment"    // Assignment; the agent's socket, own node only
+	WatchLogRequest   = "log_request"   // LogRequest; the agent's socket, own node only
+	WatchWeightsOrder = "weights_order" // WeightsOrder; the agent's socket, own node only
 )
+
+// StoredWeights is a set of weights as it lies on a node. GET /api/v1/weights lists them, by what nodes reported last. They
+// outlive the model that they were fetched for, so that deploying it again fetches nothing.
+type StoredWeights struct {
+	Name      string    `json:"name"` // of that model
+	NodeID    string    `json:"node_id"`
+	Node      string    `json:"node"`
+	Online    bool      `json:"online"` // the node reports
+	Source    string    `json:"source"`
+	Commit    string    `json:"commit,omitempty"`
+	Bytes     int64     `json:"size_bytes"` // of all its files; a file that several sets of a node share is stored once
+	Files     int       `json:"files"`
+	Used      bool      `json:"used"`       // the model is deployed
+	FetchedAt time.Time `json:"fetched_at"` // when it came, or was looked at anew for an update
+}

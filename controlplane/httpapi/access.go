@@ -63,6 +63,8 @@ var table = map[string]access{
 	"list-requests":     {levelrail.AbilityRead, people},
 	"cancel-request":    {levelrail.AbilityWrite, people},
 	"explain-key":       {levelrail.AbilityRead, people},
+	"list-weights":      {levelrail.AbilityRead, people},
+	"delete-weights":    {levelrail.AbilityWrite, people},
 	"list-nodes":        {levelrail.AbilityRead, people},
 	"get-node":          {levelrail.AbilityRead, people},
 	"list-tokens":       {levelrail.AbilityRoot, people},

@@ -89,6 +89,7 @@ type Server struct {
 	mux       *http.ServeMux
 	api       huma.API
 	logs      *hub[*logSession]
+	orders    *hub[struct{}] // to agents, about weights
 	questions *hub[chan wire.Answer]
 	leases    *lease.Book
 	failures  listener.Failures
@@ -114,7 +115,7 @@ func New(o Options) *Server {
 	if o.GatewayAnswers == 0 {
 		o.GatewayAnswers = gatewayAnswers
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), logs: newHub[*logSession](), questions: newHub[chan wire.Answer](), stopping: make(chan struct{})}
+	s := &Server{o: o, mux: http.NewServeMux(), logs: newHub[*logSession](), orders: newHub[struct{}](), questions: newHub[chan wire.Answer](), stopping: make(chan struct{})}
 	config := huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",

@@ -43,6 +43,9 @@ func (s *Server) routes() {
 	operation(s, "list-nodes", http.MethodGet, "/nodes", "List nodes", s.listNodes)
 	operation(s, "get-node", http.MethodGet, "/nodes/{id}", "Get a node by id or name", s.getNode)
 
+	operation(s, "list-weights", http.MethodGet, "/weights", "List the weights on the nodes' disks", s.listWeights)
+	operation(s, "delete-weights", http.MethodDelete, "/weights/{name}", "Delete weights that no model uses", s.deleteWeights)
+
 	operation(s, "list-tokens", http.MethodGet, "/tokens", "List API tokens", s.listTokens)
 	operation(s, "create-token", http.MethodPost, "/tokens", "Make an API token", s.createToken, created)
 	operation(s, "revoke-token", http.MethodDelete, "/tokens/{id}", "Revoke an API token", s.revokeToken)

@@ -26,7 +26,7 @@ var watchable = map[Door][]string{
 	DoorAPI:     {wire.WatchModel, wire.WatchNode},
 	DoorTLS:     {wire.WatchModel, wire.WatchNode},
 	DoorGateway: {wire.WatchRoute, wire.WatchRouteKey, wire.WatchQuestion, wire.WatchShare},
-	DoorAgent:   {wire.WatchAssignment, wire.WatchLogRequest},
+	DoorAgent:   {wire.WatchAssignment, wire.WatchLogRequest, wire.WatchWeightsOrder},
 }
 
 // WatchQuery is what both ways of watching take. It is exported for huma, which does not look into an embedded type that
@@ -194,6 +194,7 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 	}
 	sent := sentLines{}
 	told := newExpiries() // of the keys that the reader knows
+	orders := w.s.orders.changed(w.node)
 	requests, questions, shares := w.s.logs.changed(w.node), w.s.questions.changed(w.gatewayID()), w.s.leases.Changed(w.gatewayID())
 
 	begin := func() error { // everything anew
@@ -247,6 +248,11 @@ func (w *watch) run(ctx context.Context, out *stream) error {
 			}
 		case <-requests:
 			requests = w.s.logs.changed(w.node)
+			if err := w.sendViews(out, sent, views); err != nil {
+				return err
+			}
+		case <-orders:
+			orders = w.s.orders.changed(w.node)
 			if err := w.sendViews(out, sent, views); err != nil {
 				return err
 			}
@@ -334,6 +340,8 @@ func (w *watch) sendViews(out *stream, sent sentLines, v *view.Views) error {
 			now = v.Assignments[w.node]
 		case wire.WatchLogRequest:
 			now = w.s.logs.lines(w.node)
+		case wire.WatchWeightsOrder:
+			now = w.s.orders.lines(w.node)
 		case wire.WatchQuestion:
 			now = w.s.questions.lines(w.gatewayID())
 		case wire.WatchShare:

@@ -189,7 +189,7 @@ func devicesText(devices []string) string {
 	return fmt.Sprintf("%d GPUs", len(devices))
 }
 
-// weightsSteps records which sets of weights lie where. A report that lists no set says nothing about sets.
+// weightsSteps records which sets of weights lie where. A report without a list says nothing about sets.
 func weightsSteps(d *Desired, o ledger.Snapshot, add adder) {
 	next := map[string]levelrail.Weights{}
 	look := func(id string) (levelrail.Weights, bool) {
@@ -201,7 +201,7 @@ func weightsSteps(d *Desired, o ledger.Snapshot, add adder) {
 		return w, ok
 	}
 	for _, nodeID := range slices.Sorted(maps.Keys(o.Nodes)) {
-		if _, known := d.Nodes[nodeID]; !known || !o.Nodes[nodeID].Online || len(o.Nodes[nodeID].Weights) == 0 {
+		if _, known := d.Nodes[nodeID]; !known || !o.Nodes[nodeID].Online || o.Nodes[nodeID].Weights == nil {
 			continue
 		}
 		here := map[string][]levelrail.WeightsNode{}

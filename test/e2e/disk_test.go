@@ -63,4 +63,23 @@ func TestWeightsDisk(t *testing.T) {
 	if out := h.Run("journalctl -u levelrail-agent --since=-3min --no-pager | grep -c 'msg=fetch who=chat' || true"); strings.TrimSpace(out) > "1" {
 		t.Errorf("it was fetched again: %s", out)
 	}
+
+	// What a deleted model leaves is listed, and its disk can be had back; what a model uses cannot.
+	if _, errText, code := h.Try("weights delete chat --yes"); code != 4 || !strings.Contains(errText, "models delete chat") {
+		t.Errorf("deleting what is used ends with %d: %s", code, errText)
+	}
+	h.CLI("models delete chat --yes")
+	h.Eventually("the model to be gone", time.Minute, func() error {
+		if out, _ := h.CLI("models list --json"); strings.Contains(out, `"chat"`) {
+			return fmt.Errorf("it is listed")
+		}
+		return nil
+	})
+	if out, _ := h.CLI("weights list"); !strings.Contains(out, "chat") || !strings.Contains(out, " no ") {
+		t.Errorf("the weights are listed as\n%s", out)
+	}
+	h.CLI("weights delete chat --yes")
+	if left := strings.TrimSpace(h.Run("find /disk -size +1M")); left != "" {
+		t.Errorf("left on the disk: %s", left)
+	}
 }

@@ -214,3 +214,37 @@ func TestRoutes(t *testing.T) {
 		}
 	}
 }
+
+// TestSlots: what is said of the requests that an engine works on at a time is what it is started with.
+func TestSlots(t *testing.T) {
+	for _, c := range []struct {
+		engine  string
+		context int
+		options levelrail.Options
+		want    int
+	}{
+		{"llamacpp", 0, nil, 4}, {"llamacpp", 1024, nil, 4}, {"llamacpp", 16384, nil, 2}, {"llamacpp", 32768, nil, 1}, {"llamacpp", 131072, nil, 1},
+		{"llamacpp", 131072, levelrail.Options{"parallel": "8"}, 8}, {"llamacpp", 131072, levelrail.Options{"kv-unified": "true"}, 4},
+		{"ollama", 0, nil, 1}, {"ollama", 0, levelrail.Options{"parallel": "3"}, 3}, {"vllm", 0, nil, 0}, {"vllm", 0, levelrail.Options{"max-num-seqs": "16"}, 16},
+	} {
+		e, err := Get(c.engine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := params("org/name", nil, c.options)
+		p.Spec.Context = c.context
+		if got := e.Slots(p.Spec); got != c.want {
+			t.Errorf("%s, context %d, %v: %d, want %d", c.engine, c.context, c.options, got, c.want)
+		}
+		if c.engine != "llamacpp" {
+			continue
+		}
+		launch, err := e.Launch(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := slices.Index(launch.Args, "--parallel"); at >= 0 && launch.Args[at+1] != strconv.Itoa(c.want) {
+			t.Errorf("context %d, %v: started with %s slots, and %d are said", c.context, c.options, launch.Args[at+1], c.want)
+		}
+	}
+}

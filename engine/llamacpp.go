@@ -326,7 +326,12 @@ func (llamacpp) Routes() []Route { return textRoutes(Route{FirstOnly: true}) }
 const llamaSlots = 4
 
 // Slots: what finds no slot free is deferred, without a word and without a bound.
-func (llamacpp) Slots(spec levelrail.ModelSpec) int { return slotsOf(spec, "parallel", llamaSlots) }
+func (llamacpp) Slots(spec levelrail.ModelSpec) int {
+	if _, slots := llamacppContext(spec); slots > 0 {
+		return slots
+	}
+	return slotsOf(spec, "parallel", llamaSlots)
+}
 
 // slotsOf is an option that says how many requests are worked on at a time, or what the engine takes without it.
 func slotsOf(spec levelrail.ModelSpec, option string, otherwise int) int {

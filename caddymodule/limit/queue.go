@@ -70,6 +70,9 @@ func (g *Gate) Wait(ctx context.Context, stop <-chan struct{}, who uint64, weigh
 	now := time.Now()
 	if g.waiting.Load() == 1 {
 		q.last = now
+		if q.pace > wait {
+			q.paced = 0 // else the only one who waits would be refused for an earlier rush, and no hand-out would ever correct the pace
+		}
 	}
 	if q.paced >= fewestPaced {
 		if long := g.estimateLocked(who, weight, now); long > wait {

@@ -199,6 +199,34 @@ func TestQueueWaits(t *testing.T) {
 	})
 }
 
+// TestQueueForgets: a rush in which slots came free more slowly than a request may wait closes the queue to nobody who comes later.
+func TestQueueForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := new(Gate)
+		var wg sync.WaitGroup
+		for range 2 * fewestPaced {
+			wg.Go(func() {
+				if err := g.Wait(t.Context(), nil, keyA, 1, 1, time.Hour); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
+				g.Give(keyA)
+			})
+		}
+		wg.Wait()
+		for range 3 {
+			if !g.Take(keyA, 1) {
+				t.Fatal("no slot")
+			}
+			time.AfterFunc(time.Second, func() { g.Give(keyA) })
+			if err := g.Wait(t.Context(), nil, keyB, 1, 1, 30*time.Second); err != nil {
+				t.Fatalf("the only one who waits, for a slot that is free in a second: %v", err)
+			}
+			g.Give(keyB)
+		}
+	})
+}
+
 // TestBodies: neither one key nor all together hold more than they may, and what is given back is free.
 func TestBodies(t *testing.T) {
 	var b Bodies

@@ -62,6 +62,9 @@ func (c *currentLog) Record(r meter.Record) {
 	if r.HasUsage {
 		fields = append(fields, zap.Int64("input_tokens", r.Input), zap.Int64("output_tokens", r.Output))
 	}
+	if r.Estimated > 0 {
+		fields = append(fields, zap.Int64("estimated_tokens", r.Estimated))
+	}
 	entry.Write(fields...)
 	*kept = fields
 	lines.Put(kept)

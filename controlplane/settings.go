@@ -61,7 +61,7 @@ type Settings struct {
 	UsageBatch     int64         `env:"APP_MODEL_USAGE_BATCH_SIZE" default:"200" doc:"Hourly sums that a gateway sends at a time: 1 to 400."`
 	UsageBuffered  int64         `env:"APP_MODEL_USAGE_MAX_BUFFERED" default:"10000" doc:"Hourly sums that a gateway keeps while it cannot send; more are dropped and logged."`
 	UsageRetention time.Duration `env:"APP_MODEL_USAGE_RETENTION" default:"720h" doc:"Hourly sums that are older are deleted. 0: they are kept for ever."`
-	UsageScanBytes int64         `env:"APP_MODEL_USAGE_SCAN_BYTES" default:"16384" doc:"Tail of a response that is searched for its usage. 0: tokens are not counted."`
+	UsageScanBytes int64         `env:"APP_MODEL_USAGE_SCAN_BYTES" default:"16384" doc:"Longest event of a stream that is kept whole to look for its usage; longer ones, and whole answers of any size, are searched as they pass. 0: tokens are not counted."`
 	UsageStream    string        `env:"APP_MODEL_USAGE_STREAM" default:"limited" doc:"Streams whose client did not ask for usage: asked counts such a stream as a request only; limited lets the gateway ask the engine itself where the key has a limit of tokens, and hides the extra event from the client; always does so for every key."`
 
 	retryAfter time.Duration // of RetryAfter

@@ -195,12 +195,8 @@ func (x *exchange) settle() {
 	switch {
 	case !x.reached: // a request that no engine has seen has cost nothing, however it was refused
 		x.counter.TakeBack(x.ticket)
-	case x.record.Partial: // what the first of several answers has cost, and each of the others about the same
-		x.counter.Spend(x.key.Limits, (x.record.Input+x.record.Output)*max(x.parts, 1), x.Now())
-	case x.record.HasUsage:
-		x.counter.Spend(x.key.Limits, x.record.Input+x.record.Output, x.Now())
-	default: // a stream that was cut, or does not tell: an event is about a token
-		x.counter.Spend(x.key.Limits, x.flight.progress.Events.Load(), x.Now())
+	default:
+		x.counter.Spend(x.key.Limits, x.cost(), x.Now())
 	}
 	x.use.End()
 }

@@ -115,6 +115,7 @@ type exchange struct {
 	ticket   int64     // for giving the charge back
 	charged  bool      // admit has passed, and settle has not
 	reached  bool      // an engine may have seen the request
+	events   int64     // of the answer, a stream
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	flight   *flight // from when the key is known

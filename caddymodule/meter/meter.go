@@ -38,6 +38,7 @@ type Record struct {
 	Partial   bool          // it said so for a part of what it gave only; Input and Output are that part
 	Input     int64         // tokens
 	Output    int64
+	Estimated int64 // tokens that the key's limits were charged with where the answer did not say all of it; else 0
 }
 
 // End is how a request ended.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // pieces cuts a stream into pieces whose sizes come from cuts, again and again.
@@ -86,12 +87,16 @@ func FuzzTail(f *testing.F) {
 	}
 	f.Add([]byte(": ping pong\r\n\r\nid: 30000\r\r"+usageEvent+"\n\n"), []byte{1, 30})
 	f.Fuzz(func(t *testing.T, stream, cuts []byte) {
+		most := 0
 		read := func(stream, cuts []byte) (Seen, string, bool) {
 			tail := NewTail("text/event-stream", "", testScan)
+			if most > 0 {
+				tail.most = most
+			}
 			pieces(stream, cuts, func(p []byte) {
 				tail.Write(p)
-				if cap(tail.part) > 8*testScan+len(p) {
-					t.Fatalf("%d bytes are held", cap(tail.part))
+				if held := cap(tail.part) + cap(tail.short.out); held > 8*testScan+len(p) {
+					t.Fatalf("%d bytes are held", held)
 				}
 			})
 			border := tail.Border()
@@ -111,7 +116,7 @@ func FuzzTail(f *testing.F) {
 		events, done, failed, bare := int64(0), false, false, 0
 		for _, l := range lines {
 			if len(l.text) > testScan {
-				return // of a long line only the end is read
+				return // of a long line not all is checked
 			}
 			if l.text == "data" {
 				bare++ // an empty one, which no engine sends
@@ -139,6 +144,20 @@ func FuzzTail(f *testing.F) {
 		if _, again, _ := read([]byte(plain.String()), nil); again != whole {
 			t.Fatalf("%q says %s, written plainly %s", stream, whole, again)
 		}
+		// A line that is too long to be kept says the same, if it is JSON and names are plain.
+		strict := true
+		for _, l := range lines {
+			if data, isData := strings.CutPrefix(l.text, "data:"); isData {
+				_, err := Walk([]byte(strings.TrimPrefix(data, " ")), tailFields)
+				strict = strict && (strings.TrimSpace(data) == "[DONE]" || err == nil && !strings.Contains(data, `\`) && !strings.Contains(data, "\f"))
+			}
+		}
+		if most = 16; strict {
+			_, short, _ := read(stream, nil)
+			if _, cut, _ := read(stream, cuts); short != whole || cut != short {
+				t.Fatalf("%q says %s, with little memory %s, in pieces %s", stream, whole, short, cut)
+			}
+		}
 		// A line of data is an event, in streams as engines write them.
 		source := int64(0)
 		for _, e := range eventSource(string(stream)) {
@@ -153,6 +172,94 @@ func FuzzTail(f *testing.F) {
 			t.Fatalf("%q has %d events, EventSource finds %d", stream, events, source)
 		}
 	})
+}
+
+// FuzzCondense: what is kept of a text as it passes is what encoding/json finds in it, however it comes in pieces; of a text
+// that is no JSON it is a short text all the same.
+func FuzzCondense(f *testing.F) {
+	for i, s := range streamSeeds {
+		data, _ := strings.CutPrefix(strings.TrimSpace(s), "data:")
+		f.Add([]byte(data), []byte{byte(i % 5), 2})
+	}
+	f.Add([]byte(`{"data":[{"a":"\\\"}"},[],{},[[1,-2.5e3,true,null]]],"usage":{"prompt_tokens":7,"x":{"y":["}"]}},"z":"usage"}`), []byte{0})
+	f.Add([]byte(`{"choices":[{"delta":{"index":4},"index":3},{"index":5},[],9],"error":"x","timings":null,"message":{"usage":{},"x":[{"usage":1}]},"response":3}`), []byte{2})
+	f.Add([]byte(`{"choices":[{}],"x":1}{"usage":1}`), []byte{1})
+	f.Fuzz(func(t *testing.T, text, cuts []byte) {
+		run := func(cuts []byte) string {
+			var c condenser
+			c.begin(nil)
+			pieces(text, cuts, c.write)
+			return string(c.end())
+		}
+		short := run(nil)
+		if cut := run(cuts); cut != short {
+			t.Fatalf("%q is condensed to %q, in pieces to %q", text, short, cut)
+		}
+		if len(short) > 2*mostCondensed+len(text) {
+			t.Fatalf("%d bytes are kept of %d", len(short), len(text))
+		}
+		want, err := Walk(text, tailFields)
+		if err != nil || bytes.IndexByte(text, '\\') >= 0 {
+			if short != "" && utf8.Valid(text) && !json.Valid([]byte(short)) && json.Valid(text) {
+				t.Fatalf("%q is condensed to %q", text, short)
+			}
+			return
+		}
+		if len(text) > mostCondensed {
+			return
+		}
+		got, err := Walk([]byte(short), tailFields)
+		if err != nil {
+			t.Fatalf("%q is condensed to %q: %v", text, short, err)
+		}
+		same := func(name string, in, out Members) {
+			a, there := in.Get(name)
+			b, kept := out.Get(name)
+			if there != kept || string(a) != string(b) {
+				t.Fatalf("%q is condensed to %q: %s differs", text, short, name)
+			}
+		}
+		same("usage", want, got)
+		same("timings", want, got)
+		for _, name := range []string{"response", "message"} {
+			a, there := want.Get(name)
+			b, kept := got.Get(name)
+			if kept != (there && a[0] == '{') {
+				t.Fatalf("%q is condensed to %q: %s differs", text, short, name)
+			}
+			if !kept {
+				continue
+			}
+			in, err := Walk(a, tailFields)
+			if err != nil {
+				continue // a name twice
+			}
+			out, err := Walk(b, tailFields)
+			if err != nil {
+				t.Fatalf("%q is condensed to %q: %v", text, short, err)
+			}
+			same("usage", in, out)
+		}
+		a, there := want.Get("choices")
+		b, kept := got.Get("choices")
+		if there != kept || there && (emptyArray(a) != emptyArray(b) || a[0] == '[' && unique(a) && index(a) != index(b)) {
+			t.Fatalf("%q is condensed to %q: choices differ", text, short)
+		}
+		a, there = want.Get("error")
+		if b, kept = got.Get("error"); there != kept || there && (string(a) == "null") != (string(b) == "null") {
+			t.Fatalf("%q is condensed to %q: error differs", text, short)
+		}
+	})
+}
+
+// unique tells whether the first of an array is an object that Walk takes.
+func unique(array []byte) bool {
+	var all []json.RawMessage
+	if json.Unmarshal(array, &all) != nil || len(all) == 0 || all[0][0] != '{' {
+		return false
+	}
+	_, err := Walk(all[0], indexField)
+	return err == nil
 }
 
 // FuzzHider: a stream passes byte for byte, but for the events that have to be hidden and the usage of zeros, which a reader
@@ -222,7 +329,7 @@ func shownLine(line string) (shown string, hide bool) {
 	said, zero := false, true
 	for name, raw := range usage {
 		n, err := strconv.ParseInt(string(raw), 10, 64)
-		if err != nil || n < 0 {
+		if err != nil || n < 0 || n > mostFigure {
 			continue
 		}
 		switch name {
@@ -231,8 +338,11 @@ func shownLine(line string) (shown string, hide bool) {
 		}
 	}
 	input, output := int64(0), int64(0)
+	if total, err := strconv.ParseInt(string(usage["total_tokens"]), 10, 64); err == nil && total >= 0 && total <= mostFigure && !said {
+		said, input = true, total
+	}
 	for _, name := range []string{"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens"} {
-		if n, err := strconv.ParseInt(string(usage[name]), 10, 64); err == nil && n >= 0 {
+		if n, err := strconv.ParseInt(string(usage[name]), 10, 64); err == nil && n >= 0 && n <= mostFigure {
 			if strings.HasPrefix(name, "p") || strings.HasPrefix(name, "i") {
 				input = n
 			} else {
@@ -240,9 +350,9 @@ func shownLine(line string) (shown string, hide bool) {
 			}
 		}
 	}
-	if n, err := strconv.ParseInt(string(usage["input_tokens"]), 10, 64); err == nil && n >= 0 {
+	if n, err := strconv.ParseInt(string(usage["input_tokens"]), 10, 64); err == nil && n >= 0 && n <= mostFigure {
 		for _, name := range []string{"cache_read_input_tokens", "cache_creation_input_tokens"} {
-			if n, err := strconv.ParseInt(string(usage[name]), 10, 64); err == nil && n >= 0 {
+			if n, err := strconv.ParseInt(string(usage[name]), 10, 64); err == nil && n >= 0 && n <= mostFigure {
 				input += n
 			}
 		}

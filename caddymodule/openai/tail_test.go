@@ -46,6 +46,9 @@ func TestTailStreams(t *testing.T) {
 		"in a comment":      {": " + usageEvent[6:] + "\n\n", 0, 0, false, false, false},
 		"responses":         {"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n", 5, 6, true, false, false},
 		"long, usage last":  {"data: {\"type\":\"response.completed\",\"response\":{\"output\":\"" + strings.Repeat("x", 50<<10) + "\",\"usage\":{\"input_tokens\":5,\"output_tokens\":6}}}\n\n", 5, 6, true, false, false},
+		"long, usage first": {"data: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":5,\"output_tokens\":6},\"output\":\"" + strings.Repeat("x", 50<<10) + "\"}}\n\n", 5, 6, true, false, false},
+		"long, a choice":    {strings.Replace(choiceUsage(0, 11, 2), `"w"`, `"`+strings.Repeat("w", 50<<10)+`"`, 1) + choiceUsage(1, 11, 3) + choiceUsage(1, 11, 4), 22, 6, true, false, false},
+		"a long error":      {`data: {"error":{"message":"` + strings.Repeat("x", 50<<10) + `"}}` + "\n\n", 0, 0, false, true, false},
 		"of each choice":    {choiceUsage(0, 11, 2) + choiceUsage(1, 11, 3) + choiceUsage(1, 11, 4), 22, 6, true, false, false},
 		"of each, then all": {choiceUsage(0, 11, 2) + choiceUsage(1, 11, 3) + usageEvent + "\n\n", 11, 22, true, false, false},
 		"an event a choice": {usageEvent + "\n\n" + usageEvent + "\n\ndata: [DONE]\n\n", 22, 44, true, false, true},
@@ -102,30 +105,40 @@ func TestTailBodies(t *testing.T) {
 		"chat":              {`{"choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7},"timings":{}}`, "", 3, 4, true},
 		"responses":         {`{"id":"r","output":[],"usage":{"input_tokens":3,"output_tokens":4}}`, "identity", 3, 4, true},
 		"embeddings, long":  {`{"object":"list","data":[` + long + `{}],"usage":{"prompt_tokens":9,"total_tokens":9}}`, "", 9, 0, true},
-		"long, said in it":  {`{"usage":{"prompt_tokens":1,"completion_tokens":1},"data":[` + long + `{}],"text":"\"usage\":{\"prompt_tokens\":5}"}`, "", 0, 0, false},
+		"long, usage first": {`{"usage":{"prompt_tokens":9,"total_tokens":9},"data":[` + long + `{}],"text":"\"usage\":{\"prompt_tokens\":5}"}`, "", 9, 0, true},
+		"in the middle":     {`{"data":[` + long + `{}],"usage" : {"prompt_tokens":9,"total_tokens":9}, "more":[` + long + `{"usage":{"prompt_tokens":1}}]}`, "", 9, 0, true},
+		"after a text":      {`{"text":"` + strings.Repeat(`\\\"usage\":{`, 10000) + `\\","usage":{"prompt_tokens":9}}`, "", 9, 0, true},
+		"reranking":         {`{"usage":{"prompt_tokens":9,"total_tokens":9},"results":[` + long + `{"index":0}]}`, "", 9, 0, true},
+		"the sum alone":     {`{"usage":{"total_tokens":9},"results":[]}`, "", 9, 0, true},
+		"transcription":     {`{"text":"` + strings.Repeat("x", 50000) + `","usage":{"type":"tokens","input_tokens":3,"output_tokens":4,"total_tokens":7}}`, "", 3, 4, true},
+		"said twice":        {`{"usage":{"prompt_tokens":1},"usage":{"prompt_tokens":9}}`, "", 0, 0, false},
+		"too large":         {`{"usage":{"prompt_tokens":9223372036854775807,"completion_tokens":1e300}}`, "", 0, 0, false},
+		"endless usage":     {`{"usage":{"x":"` + strings.Repeat("x", 50000) + `","prompt_tokens":3}}`, "", 0, 0, false},
 		"said in it":        {`{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":5}"}}]}`, "", 0, 0, false},
 		"nested":            {`{"choices":[{"usage":{"prompt_tokens":5}}]}`, "", 0, 0, false},
 		"null":              {`{"usage":null}`, "", 0, 0, false},
 		"compressed":        {`{"usage":{"prompt_tokens":3}}`, "gzip", 0, 0, false},
-		"broken":            {`{"usage":{"prompt_tokens":3}`, "", 0, 0, false},
+		"cut after it":      {`{"usage":{"prompt_tokens":3},"data":[`, "", 3, 0, true},
+		"cut in it":         {`{"usage":{"prompt_tokens":3`, "", 0, 0, false},
+		"a list":            {`[{"usage":{"prompt_tokens":3}}]`, "", 0, 0, false},
 		"an error":          {`{"error":{"message":"no"}}`, "", 0, 0, false},
 		"seconds of speech": {`{"text":"hi","usage":{"type":"duration","seconds":3}}`, "", 0, 0, false},
 	} {
-		for _, piece := range []int{1000, 1 << 20} {
+		for _, piece := range []int{1, 7, 1000, 1 << 20} {
 			tail := NewTail("application/json", c.encoding, testScan)
 			for s := c.body; s != ""; {
 				n := min(piece, len(s))
 				tail.Write([]byte(s[:n]))
 				s = s[n:]
 			}
-			if cap(tail.part) > 8*testScan {
-				t.Errorf("%s: %d bytes are held", name, cap(tail.part))
+			if held := cap(tail.part) + cap(tail.short.out); held > 8*testScan {
+				t.Errorf("%s: %d bytes are held", name, held)
 			}
 			seen := tail.End()
 			if (seen.Usage != nil) != c.found || c.found && (seen.Usage.Input != c.in || seen.Usage.Output != c.out) {
 				t.Errorf("%s in pieces of %d: %+v", name, piece, seen.Usage)
 			}
-			if tail.part != nil || tail.held != nil {
+			if tail.part != nil || tail.held != nil || tail.room != nil || tail.short.out != nil {
 				t.Errorf("%s: something is held after the end", name)
 			}
 		}
@@ -246,6 +259,33 @@ func BenchmarkTailBody(b *testing.B) {
 					rest = rest[n:]
 				}
 				tail.End()
+			}
+		})
+	}
+}
+
+// BenchmarkTailKinds reads whole answers of 100 KiB as they pass, in the pieces in which they come.
+func BenchmarkTailKinds(b *testing.B) {
+	for name, body := range map[string]string{
+		"text":       `{"choices":[{"message":{"content":"` + strings.Repeat(`It is said that the quick brown fox \"jumps\".\n`, 2048) + `"}}],"usage":{"prompt_tokens":3,"completion_tokens":4}}`,
+		"embeddings": `{"usage":{"prompt_tokens":3},"data":[{"embedding":[` + strings.Repeat("-0.0123456789,", 7500) + `0]}]}`,
+		"base64":     `{"usage":{"prompt_tokens":3},"data":[{"embedding":"` + strings.Repeat("83s4vKftk7zV3qU6", 6400) + `"}]}`,
+		"logprobs":   `{"choices":[{"logprobs":{"content":[` + strings.Repeat(`{"token":" a","logprob":-0.25,"bytes":[32,97]},`, 2140) + `{}]}}],"usage":{"prompt_tokens":3}}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			all := []byte(body)
+			b.SetBytes(int64(len(all)))
+			b.ReportAllocs()
+			for b.Loop() {
+				tail := NewTail("application/json", "", testScan)
+				for s := all; len(s) > 0; {
+					n := min(len(s), 32<<10)
+					tail.Write(s[:n])
+					s = s[n:]
+				}
+				if tail.End().Usage == nil {
+					b.Fatal("no usage")
+				}
 			}
 		})
 	}

@@ -19,6 +19,7 @@ type Seen struct {
 	Events      int64  // data events of a stream so far, about one for each token
 	EngineError bool   // a stream held an error event: it failed, even if it then ended properly
 	Done        bool   // a stream ended with [DONE]
+	Begun       bool   // Usage was said when the stream began, as the messages API does, and not again: its Output is to come
 }
 
 // leastKeep is how much of a stream's line is kept even where no tokens are counted: error events are still told apart.
@@ -37,25 +38,28 @@ type Tail struct {
 	json    bool
 	tokens  bool   // usage is looked for
 	most    int    // bytes to keep: of a JSON body its end, of a stream the end of one line
-	part    []byte // the line that is not finished yet, or the body; its memory is held's
+	part    []byte // the line that is not finished yet; its memory is held's
 	held    *[]byte
-	cut     bool  // part is only the end of it
-	isData  bool  // of a cut line: it began with data:
-	cr      bool  // the last byte was CR, so that an LF after it ends no further line
-	total   Usage // said for the whole answer
-	said    bool  // it was
-	summed  bool  // total came from events without choices, which add up: llama.cpp sends one for each choice
+	long    bool      // the line is longer than that: short reads it on
+	short   condenser // of a long line, or of a JSON body
+	room    *[]byte   // short's memory
+	isData  bool      // of a long line: it began with data:
+	cr      bool      // the last byte was CR, so that an LF after it ends no further line
+	total   Usage     // said for the whole answer
+	said    bool      // it was
+	summed  bool      // total came from events without choices, which add up: llama.cpp sends one for each choice
 	choices map[int64]Usage
 	seen    Seen
 	zip     *unzip // of a compressed answer: who reads this Tail instead
 }
 
-// NewTail returns a Tail for an answer of that type, which keeps at most about `scan` bytes; with 0 or less it looks for no
-// usage. Of an encoded answer it reads a decoded copy where it knows how (gzip), else it finds nothing.
+// NewTail returns a Tail for an answer of that type, which keeps lines of a stream up to `scan` bytes whole; of longer ones,
+// and of JSON bodies, it keeps as they pass what it looks for. With 0 or less it looks for no usage. Of an encoded answer it
+// reads a decoded copy where it knows how (gzip), else it finds nothing.
 func NewTail(contentType, contentEncoding string, scan int64) *Tail {
 	t := &Tail{tokens: scan > 0, most: int(min(max(scan, leastKeep), 16<<20))}
 	kind := MediaType(contentType)
-	stream, whole := kind == "text/event-stream", kind == "application/json" && t.tokens
+	stream, whole := kind == "text/event-stream", t.tokens && (kind == "application/json" || kind == "" || strings.HasSuffix(kind, "+json"))
 	switch encoding := strings.ToLower(strings.TrimSpace(contentEncoding)); {
 	case encoding == "" || encoding == "identity":
 		t.stream, t.json = stream, whole
@@ -73,13 +77,16 @@ func (t *Tail) Write(p []byte) (int, error) {
 	case t.stream:
 		t.lines(p)
 	case t.json:
-		t.keep(p)
+		if t.room == nil {
+			t.condense()
+		}
+		t.short.write(p)
 	}
 	return len(p), nil
 }
 
 // Border tells whether a stream is between two lines, where a further event may be put.
-func (t *Tail) Border() bool { return t.stream && len(t.part) == 0 }
+func (t *Tail) Border() bool { return t.stream && len(t.part) == 0 && !t.long }
 
 // Events is how many data events a stream has had so far.
 func (t *Tail) Events() int64 { return t.seen.Events }
@@ -112,47 +119,67 @@ func (t *Tail) lines(p []byte) {
 		}
 		line := p[at:end]
 		at, t.cr = end+1, p[end] == '\r'
-		if len(t.part) > 0 {
+		if len(t.part) > 0 || t.long {
 			t.keep(line)
 			line = t.part
 		}
 		t.line(line)
 		t.drop()
-		t.cut = false
 	}
 }
 
-// drop lets go of what was kept.
+// drop lets go of a line.
 func (t *Tail) drop() {
-	if t.held != nil && cap(t.part) <= mostPooled {
-		*t.held = t.part[:0]
-		parts.Put(t.held)
+	give(&t.held, &t.part)
+	give(&t.room, &t.short.out)
+	t.long, t.isData = false, false
+}
+
+// give puts memory back.
+func give(held **[]byte, used *[]byte) {
+	if *held != nil && cap(*used) <= mostPooled {
+		**held = (*used)[:0]
+		parts.Put(*held)
 	}
-	t.held, t.part = nil, nil
+	*held, *used = nil, nil
+}
+
+// condense begins to read a text that is not kept.
+func (t *Tail) condense() {
+	t.room = parts.Get().(*[]byte)
+	t.short.begin(*t.room)
 }
 
 var dataField = []byte("data:")
 
-// keep holds a piece of what is not finished: all of it, or its last bytes.
+// keep holds a piece of a line that is not finished: the line, while it is short.
 func (t *Tail) keep(piece []byte) {
-	if t.held == nil {
-		t.held = parts.Get().(*[]byte)
-		t.part = *t.held
-	}
-	if !t.cut && len(t.part) < len(dataField) {
-		var few [5]byte
-		n := copy(few[:], t.part)
-		n += copy(few[n:], piece)
-		t.isData = string(few[:n]) == "data:"
-	}
-	if len(piece) > t.most {
-		t.cut = t.cut || len(t.part) > 0 || len(piece) > t.most
-		t.part = append(t.part[:0], piece[len(piece)-t.most:]...)
+	if t.long {
+		if t.isData {
+			t.short.write(piece)
+		}
 		return
 	}
-	if t.part = append(t.part, piece...); len(t.part) > 2*t.most {
-		t.part, t.cut = append(t.part[:0], t.part[len(t.part)-t.most:]...), true
+	if len(t.part)+len(piece) <= t.most {
+		if t.held == nil {
+			t.held = parts.Get().(*[]byte)
+			t.part = *t.held
+		}
+		t.part = append(t.part, piece...)
+		return
 	}
+	t.long = true
+	var few [5]byte
+	n := copy(few[:], t.part)
+	copy(few[n:], piece)
+	if t.isData = string(few[:]) == "data:"; !t.isData {
+		t.part = t.part[:0]
+		return
+	}
+	t.condense()
+	t.short.write(t.part[min(len(t.part), len(few)):])
+	t.short.write(piece[max(0, len(few)-n):])
+	t.part = t.part[:0]
 }
 
 // Names as they stand in JSON: an event without any of them need not be read.
@@ -167,20 +194,19 @@ const fewFields = 8
 
 var (
 	tailFields   = NewFields("usage", "response", "message", "error", "type", "choices", "timings")
-	usageFields  = NewFields("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+	usageFields  = NewFields("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "total_tokens")
 	timingFields = NewFields("cache_n", "prompt_n", "predicted_n")
 )
 
 // line reads one line of a stream. Engines write an event's data in one line; comments and other fields say nothing here.
 func (t *Tail) line(line []byte) {
-	if t.cut || len(line) > t.most { // how it came in pieces must not matter
-		isData := t.isData
-		if !t.cut && len(t.part) == 0 {
-			isData = bytes.HasPrefix(line, dataField)
-		}
-		if isData {
+	if !t.long && len(line) > t.most {
+		t.keep(line)
+	}
+	if t.long {
+		if t.isData {
 			t.seen.Events++
-			t.fromEnd(line[max(0, len(line)-t.most):])
+			t.read(t.short.end())
 		}
 		return
 	}
@@ -194,10 +220,13 @@ func (t *Tail) line(line []byte) {
 		return
 	}
 	t.seen.Events++
-	hasUsage := t.tokens && (bytes.Contains(data, usageName) || bytes.Contains(data, timingsName))
-	if !hasUsage && !bytes.Contains(data, errorName) {
-		return
+	if t.tokens && (bytes.Contains(data, usageName) || bytes.Contains(data, timingsName)) || bytes.Contains(data, errorName) {
+		t.read(data)
 	}
+}
+
+// read reads an event's data.
+func (t *Tail) read(data []byte) {
 	var room [fewFields][]byte
 	m, err := walk(data, tailFields, room[:])
 	if err != nil {
@@ -206,7 +235,7 @@ func (t *Tail) line(line []byte) {
 	if e, ok := m.Get("error"); ok && string(e) != "null" {
 		t.seen.EngineError = true
 	}
-	if hasUsage {
+	if t.tokens {
 		t.event(m)
 	}
 }
@@ -221,6 +250,7 @@ func (t *Tail) event(m Members) {
 			if in, err := walk(raw, tailFields, room[:]); err == nil {
 				if u, ok := in.Get("usage"); ok {
 					t.whole(u)
+					t.seen.Begun = inner == "message"
 				}
 			}
 		}
@@ -231,6 +261,7 @@ func (t *Tail) event(m Members) {
 	if u, ok := m.Get("usage"); ok {
 		if !chosen {
 			t.whole(u)
+			t.seen.Begun = false
 			return
 		}
 		found = figures(u, usageFields, &one)
@@ -244,8 +275,8 @@ func (t *Tail) event(m Members) {
 		if !t.said || !t.summed {
 			t.total, t.said, t.summed = Usage{}, true, true
 		}
-		t.total.Input += one.Input
-		t.total.Output += one.Output
+		t.total.Input = min(t.total.Input+one.Input, mostFigure)
+		t.total.Output = min(t.total.Output+one.Output, mostFigure)
 	default:
 		if t.choices == nil {
 			t.choices = map[int64]Usage{}
@@ -282,8 +313,12 @@ func figures(raw []byte, fields *Fields, u *Usage) (found bool) {
 			*f.to, found = n, true
 		}
 	}
-	if !found {
-		return false
+	if !found { // of reranking some say the sum alone, which is all input
+		total, ok := number(m, "total_tokens")
+		if ok {
+			u.Input = total
+		}
+		return ok
 	}
 	for _, cached := range [...]string{"cache_read_input_tokens", "cache_creation_input_tokens"} { // input_tokens excludes them
 		if n, ok := number(m, cached); ok {
@@ -310,13 +345,16 @@ func timings(raw []byte, u *Usage) bool {
 	return (a || b) && c
 }
 
+// mostFigure is the largest number of tokens that is believed. It keeps sums far from the end of an int64.
+const mostFigure = 1 << 40
+
 func number(m Members, name string) (int64, bool) {
 	raw, ok := m.Get(name)
 	if !ok {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
-	return n, err == nil && n >= 0
+	return n, err == nil && n >= 0 && n <= mostFigure
 }
 
 func emptyArray(raw []byte) bool {
@@ -347,15 +385,11 @@ func (t *Tail) End() Seen {
 	if t.zip != nil {
 		return t.zip.end()
 	}
-	if len(t.part) > 0 {
-		switch {
-		case t.stream: // one without a last line end
-			t.line(t.part)
-		case t.json && !t.cut:
-			t.body()
-		case t.json:
-			t.fromEnd(t.part)
-		}
+	switch {
+	case t.stream && (len(t.part) > 0 || t.long): // one without a last line end
+		t.line(t.part)
+	case t.json && t.room != nil:
+		t.body(t.short.end())
 	}
 	t.drop()
 	if t.seen.Usage == nil {
@@ -365,12 +399,9 @@ func (t *Tail) End() Seen {
 }
 
 // body takes the usage from a whole answer: its own, not one that stands in something else.
-func (t *Tail) body() {
-	if !bytes.Contains(t.part, usageName) {
-		return
-	}
+func (t *Tail) body(short []byte) {
 	var room [fewFields][]byte
-	if m, err := walk(t.part, tailFields, room[:]); err == nil {
+	if m, err := walk(short, tailFields, room[:]); err == nil {
 		if u, ok := m.Get("usage"); ok {
 			t.whole(u)
 		}
@@ -389,37 +420,10 @@ func (t *Tail) sum() *Usage {
 		u.Input += c.Input
 		u.Output += c.Output
 	}
+	if *u == (Usage{}) { // of a stream that was cut while it said zeros
+		return nil
+	}
 	return u
-}
-
-// fromEnd looks for the usage in the end of something long: the last member of that name, which text inside a string
-// cannot be, since its quotes would be escaped.
-func (t *Tail) fromEnd(part []byte) {
-	if !t.tokens {
-		return
-	}
-	name := usageName
-	for end := len(part); ; {
-		i := bytes.LastIndex(part[:end], name)
-		if i <= 0 {
-			return
-		}
-		end = i
-		if part[i-1] == '\\' {
-			continue
-		}
-		s := scanner{b: part, i: i + len(name)}
-		if s.peek() != ':' {
-			continue
-		}
-		s.i++
-		s.space()
-		start := s.i
-		if start < len(s.b) && s.b[start] == '{' && s.skip() == nil {
-			t.whole(part[start:s.i])
-			return
-		}
-	}
 }
 
 // MediaType is the type in a Content-Type header, lower-case, without its parameters.

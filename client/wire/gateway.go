@@ -67,7 +67,7 @@ type Limits struct {
 	UsageFlushSeconds     int64  `json:"usage_flush_seconds"`      //
 	UsageBatchRows        int64  `json:"usage_batch_rows"`         // rows of one UsageBatch
 	UsageMaxBuffered      int64  `json:"usage_max_buffered_rows"`  // hourly sums kept unsent; more are dropped and logged
-	UsageScanBytes        int64  `json:"usage_scan_bytes"`         // tail of a response searched for usage; 0: no token counting
+	UsageScanBytes        int64  `json:"usage_scan_bytes"`         // longest event of a stream that is kept whole; 0: no token counting
 	UsageStream           string `json:"usage_stream"`             // asked, limited, always
 	OverGenLen            string `json:"over_gen_len,omitempty"`   // refuse (or ""), clamp
 	UnknownFields         string `json:"unknown_fields,omitempty"` // pass, refuse; "": as the engine's table has it

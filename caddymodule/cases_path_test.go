@@ -61,7 +61,7 @@ func TestServedRoutes(t *testing.T) {
 			}
 			before := len(h.engine.requests())
 			for _, row := range []string{
-				"POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/rerank", "POST /rerank", "POST /v1/score", "GET /v1/responses/resp_1", "DELETE /v1/responses/resp_1", "POST /v1/responses/resp_1/cancel",
+				"POST /v1/messages", "POST /v1/messages/count_tokens", "POST /rerank", "POST /v1/score", "GET /v1/responses/resp_1", "DELETE /v1/responses/resp_1", "POST /v1/responses/resp_1/cancel",
 				"GET /v1/responses/resp_1/input_items", "POST /v1/chat/completions/batch", "POST /v1/chat/completions/control", "POST /v1/chat/completions/render", "POST /v1/completions/render",
 				"POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter", "POST /v1/audio/speech", "POST /v1/images/generations", "POST /api/pull", "DELETE /api/delete", "POST /api/chat", "POST /api/generate",
 				"GET /api/tags", "GET /api/ps", "GET /props", "POST /props", "POST /lora-adapters", "GET /slots", "POST /slots/0", "POST /completion", "POST /infill", "POST /tokenize", "GET /metrics",

@@ -45,6 +45,8 @@ type audio struct{ engine.Engine }
 func init() { engine.Register(audio{}) }
 
 func (audio) Name() string { return "test-audio" }
+
+func (audio) Repairs() engine.Repairs { return engine.Repairs{} }
 func (audio) Routes() []engine.Route {
 	return []engine.Route{
 		{Path: "/v1/audio/transcriptions", Method: "POST", Kind: "transcriptions", Multipart: true},

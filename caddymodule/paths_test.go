@@ -162,7 +162,12 @@ func TestPreflight(t *testing.T) {
 func TestModelIDs(t *testing.T) {
 	h := newHost(t)
 	names := []string{"org/name-7b", "org/name-GGUF:Q4_K_M", "hf.co/org/name:Q4_K_M", "llama3.1:8b", "user@place/x"}
-	h.cp.putRoute(h.route("chat", names...))
+	if _, body := h.do("GET", "/v1/models/chat", ""); strings.Contains(body, "context") { // it is not known
+		t.Errorf("an entry is %s", body)
+	}
+	sized := h.route("chat", names...)
+	sized.Context = 4096
+	h.cp.putRoute(sized)
 	h.caughtUp()
 	_, body := h.do("GET", "/v1/models", "")
 	var list struct {
@@ -177,8 +182,11 @@ func TestModelIDs(t *testing.T) {
 			ID, Object string
 			Created    int64
 			OwnedBy    string `json:"owned_by"`
+			MaxLen     int64  `json:"max_model_len"`
+			Length     int64  `json:"context_length"`
+			Window     int64  `json:"context_window"`
 		}
-		if json.Unmarshal(object, &m); m.Object != "model" || m.Created != 1700000000 || m.OwnedBy == "" {
+		if json.Unmarshal(object, &m); m.Object != "model" || m.Created != 1700000000 || m.OwnedBy == "" || m.MaxLen != 4096 || m.Length != 4096 || m.Window != 4096 {
 			t.Errorf("an entry is %s", object)
 		}
 		node := strings.NewReplacer("/", "%2F", ":", "%3A", "@", "%40").Replace(m.ID) // as encodeURIComponent does

@@ -62,7 +62,7 @@ func TestPatience(t *testing.T) {
 		t.Errorf("then %q", rest)
 	}
 
-	// Its refusal is told as it is.
+	// Its refusal is told in the shape that clients know.
 	h.engine.on(func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		w.Header().Set("Content-Type", "application/json")
@@ -71,7 +71,7 @@ func TestPatience(t *testing.T) {
 	})
 	resp, r = send(streamBody)
 	release <- struct{}{}
-	if text := all(r); resp.StatusCode != 200 || !strings.HasPrefix(text, ": waiting\n\n") || !strings.HasSuffix(text, "data: {\"error\":{\"code\":400,\"message\":\"too long\"}}\n\n") {
+	if text := all(r); resp.StatusCode != 200 || !strings.HasPrefix(text, ": waiting\n\n") || !strings.HasSuffix(text, `data: {"error":{"message":"too long","type":"invalid_request_error","param":null,"code":null}}`+"\n\n") {
 		t.Errorf("%d %q", resp.StatusCode, text)
 	}
 

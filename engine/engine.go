@@ -58,6 +58,9 @@ type Engine interface {
 
 	// Body says which body fields the gateway has to look at for this engine.
 	Body() BodyTable
+
+	// Repairs are what the gateway mends in this engine's answers.
+	Repairs() Repairs
 }
 
 // Params is everything that decides an engine's process.
@@ -175,7 +178,7 @@ const (
 type Route struct {
 	Path      string // /v1/chat/completions
 	Method    string // GET or POST
-	Kind      string // chat, completions, embeddings, responses, transcriptions, translations
+	Kind      string // chat, completions, embeddings, rerank, responses, transcriptions, translations
 	Multipart bool   // the body is a form, capped and not parsed as JSON
 	AskUsage  bool   // a stream tells its usage only to who asks with stream_options.include_usage
 	FirstOnly bool   // an answer that is no stream tells the usage of the first of several choices only

@@ -200,7 +200,7 @@ func TestInstallHint(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	text := "/v1/chat/completions /v1/completions /v1/embeddings /v1/responses"
 	for name, want := range map[string]string{
-		"llamacpp": text, "ollama": text, "vllm": text + " /v1/audio/transcriptions /v1/audio/translations",
+		"llamacpp": text + " /v1/rerank /v1/reranking", "ollama": text, "vllm": text + " /v1/rerank /v2/rerank /v1/audio/transcriptions /v1/audio/translations",
 	} {
 		var got []string
 		for _, r := range get(t, name).Routes() {

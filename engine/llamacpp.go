@@ -320,7 +320,9 @@ func onGPU(buffer string) bool {
 // Routes are those of the reference. Under /v1 llama-server also has routes that end, read or stop another caller's
 // request (/v1/chat/completions/control, /v1/stream, /v1/streams/lookup), so a prefix would not do.
 // Routes: a stream's last event has timings without being asked, which say what usage would; asked for usage, they move.
-func (llamacpp) Routes() []Route { return textRoutes(Route{FirstOnly: true}) }
+func (llamacpp) Routes() []Route {
+	return append(textRoutes(Route{FirstOnly: true}), rerankRoutes("/v1/rerank", "/v1/reranking")...)
+}
 
 // llamaSlots is how many slots llama-server takes where no number is given.
 const llamaSlots = 4

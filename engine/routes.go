@@ -15,3 +15,12 @@ func textRoutes(how Route) []Route {
 		{Path: "/v1/responses", Method: http.MethodPost, Kind: "responses"},
 	}
 }
+
+// rerankRoutes are where an engine takes a query and documents, and says how well each document answers it. They work with a
+// model for that.
+func rerankRoutes(paths ...string) (routes []Route) {
+	for _, p := range paths {
+		routes = append(routes, Route{Path: p, Method: http.MethodPost, Kind: "rerank"})
+	}
+	return routes
+}

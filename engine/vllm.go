@@ -224,7 +224,7 @@ func (vllm) Compute(lines []string) string {
 func (vllm) Slots(spec levelrail.ModelSpec) int { return slotsOf(spec, "max-num-seqs", 0) }
 
 func (vllm) Routes() []Route {
-	return append(textRoutes(Route{AskUsage: true}),
+	return append(append(textRoutes(Route{AskUsage: true}), rerankRoutes("/v1/rerank", "/v2/rerank")...),
 		Route{Path: "/v1/audio/transcriptions", Method: http.MethodPost, Kind: "transcriptions", Multipart: true},
 		Route{Path: "/v1/audio/translations", Method: http.MethodPost, Kind: "translations", Multipart: true},
 	)

@@ -48,7 +48,7 @@ func (x *exchange) forward() *openai.Error {
 // send is forward with what askUsage said. again tells whether a model that fell asleep on the way may be woken.
 func (x *exchange) send(hide, again bool) *openai.Error {
 	call := proxy.Call{Method: x.match.Method, Path: x.match.Path, Header: x.r.Header, Type: x.sentAs, Body: x.body,
-		Targets: x.model.Order(random()), Limits: x.model.Limits, Hide: hide, Progress: &x.flight.progress}
+		Targets: x.model.Order(random()), Limits: x.model.Limits, Hide: hide, Mend: x.mend(), Progress: &x.flight.progress}
 	answer, err := x.Engines.Do(x.ctx, call)
 	if err != nil {
 		if again && x.fellAsleep(err) {
@@ -66,6 +66,9 @@ func (x *exchange) send(hide, again bool) *openai.Error {
 	}
 	if answer.Begun = x.patience.end(); answer.Begun && !answer.Events() {
 		return x.lateAnswer(answer)
+	}
+	if isFault(answer) {
+		return x.fault(answer)
 	}
 	if answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get("Retry-After") == "" {
 		x.w.Header().Set("Retry-After", strconv.FormatInt(max(x.model.Limits.RetryAfterSeconds, 1), 10))

@@ -49,7 +49,7 @@ func (x *exchange) visible() []openai.Model {
 				continue
 			}
 			if !slices.ContainsFunc(out, func(o openai.Model) bool { return o.ID == name }) {
-				out = append(out, openai.NewModel(name, m.Created))
+				out = append(out, openai.NewModel(name, m.Created, m.Context))
 			}
 		}
 	}

@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"bytes"
-	"encoding/json"
 	"io"
 	"net/http"
 	"sync"
@@ -83,15 +81,18 @@ func (x *exchange) lateEvent(text []byte) {
 // mostLate is how much of an engine's error is read to tell it as an event.
 const mostLate = 64 << 10
 
-// lateAnswer tells an engine's answer that is no stream to a client whose stream has begun: its error, as it is.
+// lateAnswer tells an engine's answer that is no stream to a client whose stream has begun: its error.
 func (x *exchange) lateAnswer(a *proxy.Answer) *openai.Error {
 	x.record.Status, x.record.End = a.StatusCode, meter.Refused
 	body, err := a.ReadAll(mostLate)
-	var one bytes.Buffer
-	if err != nil || a.StatusCode < 400 || json.Compact(&one, body) != nil {
+	var e *openai.Error
+	if err == nil && a.StatusCode >= 400 {
+		e = x.readFault(a.StatusCode, body)
+	}
+	if e == nil {
 		return openai.Failed(http.StatusBadGateway, openai.CodeEngineFailed, 0, x.model.Name+"'s engine answered with something that is no stream.")
 	}
-	x.answered = true
-	x.lateEvent([]byte("data: " + one.String() + "\n\n"))
+	x.answered, x.record.Status = true, e.Status
+	x.lateEvent(e.Event())
 	return nil
 }

@@ -20,9 +20,10 @@ type Error struct {
 	Code       string // stable, such as model_not_found
 	Param      string // the body's field, where one is to blame
 	Message    string
-	RetryAfter int64  // seconds; 0: no such header
-	Allow      string // for 405
-	Retry      string // true or false: what clients of OpenAI's make of it, whatever the status; empty: they go by that
+	RetryAfter int64                      // seconds; 0: no such header
+	Allow      string                     // for 405
+	Retry      string                     // true or false: what clients of OpenAI's make of it, whatever the status; empty: they go by that
+	More       map[string]json.RawMessage // further members of an engine's error
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -96,13 +97,17 @@ func (e *Error) Body() []byte {
 	if e.Code != "" {
 		in.Code = &e.Code
 	}
-	b, err := json.Marshal(struct {
-		Error inner `json:"error"`
-	}{in})
-	if err != nil { // strings only: it cannot
+	b, err := json.Marshal(in)
+	if len(e.More) > 0 && err == nil {
+		var more []byte
+		if more, err = json.Marshal(e.More); err == nil {
+			b = append(append(b[:len(b)-1], ','), more[1:]...)
+		}
+	}
+	if err != nil { // strings, and JSON that was read: it cannot
 		return []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":null}}`)
 	}
-	return b
+	return append(append([]byte(`{"error":`), b...), '}')
 }
 
 // Write sends the error as the whole answer and returns how many bytes its body has.

@@ -9,7 +9,10 @@ const mostHeld = 256 << 10
 // the events that it would have got. That is the event without choices at the end, and with Ollama's text completions a
 // usage of zeros on each event before it. Everything else passes byte for byte and at once; only a line that begins like
 // data and has not ended is held until it has.
+//
+// With another edit of lines it is what a repair of a stream is made of (NewMender).
 type Hider struct {
+	edit  func(line []byte) (shown []byte, hidden bool) // nil: without
 	held  []byte
 	out   []byte
 	pass  bool // the line has been sent so far, and its rest follows
@@ -47,7 +50,7 @@ func (h *Hider) Pass(p []byte) []byte {
 func (h *Hider) Rest() []byte {
 	held := h.held
 	h.held = nil
-	shown, _ := without(held)
+	shown, _ := h.edited(held)
 	return shown
 }
 
@@ -83,12 +86,64 @@ func (h *Hider) line(end []byte, terminator byte) {
 		return
 	}
 	h.blank = false
-	if shown, hidden := without(whole); hidden {
+	if shown, hidden := h.edited(whole); hidden {
 		h.drop, h.blank = true, true
 	} else {
 		h.out = append(append(h.out, shown...), terminator)
 	}
 	h.held = h.held[:0]
+}
+
+func (h *Hider) edited(line []byte) (shown []byte, hidden bool) {
+	if h.edit == nil {
+		return without(line)
+	}
+	return h.edit(line)
+}
+
+// NewMender returns a Hider that hides nothing, and makes the data of each event what mend says. An event that is too long to
+// be held passes as it is.
+func NewMender(mend func(data []byte) []byte) *Hider {
+	return &Hider{edit: func(line []byte) ([]byte, bool) {
+		data, ok := bytes.CutPrefix(line, dataField)
+		if !ok || len(line) > mostHeld {
+			return line, false
+		}
+		return append([]byte("data: "), mend(bytes.TrimPrefix(data, []byte(" ")))...), false
+	}}
+}
+
+// mostWhole bounds the JSON answer that is held to be mended; a longer one passes as it is.
+const mostWhole = 4 << 20
+
+// WholeMender holds a JSON answer until it has ended, and makes of it what its function says.
+type WholeMender struct {
+	mend func(body []byte) []byte
+	held []byte
+	pass bool
+}
+
+// NewWholeMender returns one for an answer.
+func NewWholeMender(mend func(body []byte) []byte) *WholeMender { return &WholeMender{mend: mend} }
+
+// Pass returns what is to be sent now.
+func (m *WholeMender) Pass(p []byte) []byte {
+	if m.pass {
+		return p
+	}
+	if m.held = append(m.held, p...); len(m.held) <= mostWhole {
+		return nil
+	}
+	m.pass = true
+	return m.held
+}
+
+// Rest returns what is still held once the answer has ended.
+func (m *WholeMender) Rest() []byte {
+	if m.pass {
+		return nil
+	}
+	return m.mend(m.held)
 }
 
 var hideFields = NewFields("usage", "choices")

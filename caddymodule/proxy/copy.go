@@ -29,15 +29,29 @@ type Sent struct {
 // comments over.
 const WaitingLine = ": waiting\n\n"
 
+// Rewriter changes an answer as it passes. Pass returns what is to be sent now, valid until the next call; Rest what is still
+// held at the end.
+type Rewriter interface {
+	Pass(p []byte) []byte
+	Rest() []byte
+}
+
 // Send writes the answer to the client as it comes. When the length is unknown or the answer is an event stream, nothing is
 // held back while the engine is waited for: the headers go out before the first byte of the body is there, and every piece
 // when it is. The error is a *Failure; by then the headers are sent, so all that is left is to cut the connection.
 func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 	kind, encoding := a.Header[contentType], a.Header[contentEncoding]
 	events := openai.MediaType(kind) == "text/event-stream"
-	var hide *openai.Hider
-	if a.call.Hide && events && encoding == "" {
-		hide, a.ContentLength = new(openai.Hider), -1 // what is left of it has another length
+	var change Rewriter
+	switch {
+	case encoding != "":
+	case a.call.Hide && events:
+		change = new(openai.Hider)
+	case a.call.Mend != nil && a.StatusCode < 300:
+		change = a.call.Mend(events)
+	}
+	if change != nil {
+		a.ContentLength = -1 // what comes of it has another length
 	}
 	if !a.Begun {
 		answerHeader(w.Header(), a, events)
@@ -75,8 +89,8 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 			}
 			tail.Write(piece)
 			border = bytes.HasSuffix(piece, []byte("\n\n")) || bytes.HasSuffix(piece, []byte("\r\n\r\n"))
-			if hide != nil {
-				piece = hide.Pass(piece)
+			if change != nil {
+				piece = change.Pass(piece)
 			}
 			if werr := write(piece); werr != nil {
 				sent.Seen = tail.End()
@@ -110,8 +124,8 @@ func (a *Answer) Send(w http.ResponseWriter) (Sent, error) {
 		}
 		between := tail.Border()
 		sent.Seen = tail.End()
-		if hide != nil {
-			if werr := write(hide.Rest()); werr != nil {
+		if change != nil {
+			if werr := write(change.Rest()); werr != nil {
 				return sent, a.clientGone(werr)
 			}
 		}

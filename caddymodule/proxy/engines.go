@@ -47,7 +47,9 @@ type Call struct {
 	Targets []wire.RouteTarget
 	Limits  wire.Limits
 	// Hide keeps from the client what the engine says only because the gateway has asked it for a stream's usage.
-	Hide     bool
+	Hide bool
+	// Mend makes what changes an answer that is no error on its way to the client; it may be nil, and return nil.
+	Mend     func(events bool) Rewriter
 	Progress *Progress // told of the answer's progress; may be nil
 }
 

@@ -18,12 +18,14 @@ type Model struct {
 	Paths    *Paths           // what its engine serves
 	Body     engine.BodyTable // which body fields its engine reads
 	Fields   *openai.Fields   // those that Body names, with their rules, and those that the gateway reads itself
+	Repairs  engine.Repairs   // what is mended in its answers
 	Targets  []wire.RouteTarget
 	Serving  bool
 	Asleep   bool
 	Reason   string
 	Limits   wire.Limits
 	Slots    int64 // requests at a time: the limit, or fewer where the engine works on fewer; 0 or less: no bound
+	Context  int64 // tokens that a request may use; 0: not known
 	Created  int64 // Unix seconds
 	wireForm wire.Route
 }
@@ -41,8 +43,8 @@ func newModel(r wire.Route) (*Model, error) {
 	}
 	body := e.Body()
 	m := &Model{Name: r.Model, Engine: r.Engine, Names: r.Names, Domain: r.Domain, Paths: pathsOf(e), Body: body,
-		Fields: fieldsOf(r.Engine, body, r.Limits.UnknownFields), Targets: r.Targets,
-		Serving: r.Serving, Asleep: r.Asleep, Reason: r.Reason, Limits: r.Limits, Created: r.CreatedAt.Unix(), wireForm: r}
+		Fields: fieldsOf(r.Engine, body, r.Limits.UnknownFields), Repairs: e.Repairs(), Targets: r.Targets,
+		Serving: r.Serving, Asleep: r.Asleep, Reason: r.Reason, Limits: r.Limits, Context: r.Context, Created: r.CreatedAt.Unix(), wireForm: r}
 	m.Slots = r.Limits.MaxInflight
 	if at := r.Parallel * max(int64(len(r.Targets)), 1); at > 0 && (m.Slots <= 0 || at < m.Slots) {
 		m.Slots = at

@@ -32,6 +32,7 @@ type Route struct {
 	Message   string          `json:"message,omitempty"`
 	Parallel  int64           `json:"parallel,omitempty"` // requests that one of its engines works on at a time; more would wait inside it. 0: not bounded, or not known
 	Limits    Limits          `json:"limits"`
+	Context   int64           `json:"context,omitempty"` // tokens that a request may use; 0: the engine's own rule
 	CreatedAt time.Time       `json:"created_at"`
 	Owner     levelrail.Owner `json:"owner"`
 }

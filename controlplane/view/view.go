@@ -185,7 +185,7 @@ func (w World) Route(m levelrail.Model) wire.Route {
 	spec := w.Desired.Spec(m.Name, m.Revision)
 	c := w.Condition(m)
 	v := wire.Route{Model: m.Name, Engine: spec.Engine, Names: levelrail.ServedNames(m.Name, spec), Domain: w.Host(m), Targets: []wire.RouteTarget{},
-		Fallback: m.Fallback, Asleep: c.Reason == levelrail.Idle, Reason: string(c.Reason), Message: c.Message, Limits: w.Limits, CreatedAt: m.Stamp.CreatedAt, Owner: m.Owner}
+		Fallback: m.Fallback, Asleep: c.Reason == levelrail.Idle, Reason: string(c.Reason), Message: c.Message, Limits: w.Limits, Context: int64(spec.Context), CreatedAt: m.Stamp.CreatedAt, Owner: m.Owner}
 	for _, r := range w.Desired.ReplicasOf(m.Name) {
 		key, err := w.open(r.EngineKey)
 		if err != nil {
@@ -197,11 +197,11 @@ func (w World) Route(m levelrail.Model) wire.Route {
 			Weight: 1, Key: key, Serving: serving})
 	}
 	running := spec
-	// What an engine serves is what it was started as: until the next revision is handed over, that one's names.
+	// What an engine serves is what it was started as: until the next revision is handed over, that one's names and context.
 	for _, r := range w.Desired.ReplicasOf(m.Name) {
 		if old := w.Desired.Spec(m.Name, r.Revision); r.Number == 0 && r.Revision != m.Revision && old.Engine != "" {
 			running = old
-			v.Engine, v.Names = running.Engine, levelrail.ServedNames(m.Name, running)
+			v.Engine, v.Names, v.Context = running.Engine, levelrail.ServedNames(m.Name, running), int64(running.Context)
 		}
 	}
 	if e, err := engine.Get(running.Engine); err == nil {

@@ -77,7 +77,7 @@ const checks = {
   },
   async embeddings() {
     const ask = () => api.embeddings.create({ model, input: ['one', 'two'] });
-    if (ENGINE === 'llamacpp') return refused(OpenAI.InternalServerError, ask, 501); // of a model that is not served for it: the engine's own refusal
+    if (ENGINE === 'llamacpp') return refused(OpenAI.BadRequestError, ask, 400, 'unsupported_by_model'); // of a model that is not served for it
     const a = await ask();
     assert.deepEqual(a.data.map((e) => e.embedding.length), [576, 576]);
     assert.ok(a.usage.prompt_tokens >= 2);
@@ -89,6 +89,11 @@ const checks = {
     let last;
     for await (const event of await api.responses.create({ ...ask, stream: true })) last = event;
     assert.ok(['response.completed', 'response.incomplete'].includes(last.type) && last.response.usage.output_tokens > 0, JSON.stringify(last));
+    const built = api.responses.stream(ask); // the library builds the answer from events
+    let text = '';
+    built.on('response.output_text.delta', (e) => { text += e.delta; });
+    const whole = await built.finalResponse();
+    assert.ok(text && whole.output_text === text && whole.usage.output_tokens_details, JSON.stringify(whole));
   },
   async audio() {
     const file = await toFile(Buffer.from('RIFF'), 'a.wav', { type: 'audio/wav' });

@@ -93,8 +93,8 @@ def completions():
 @check
 def embeddings():
     ask = lambda: api.embeddings.create(model=MODEL, input=["one", "two"])
-    if ENGINE == "llamacpp":  # of a model that is not served for it: the engine's own refusal
-        return refused(openai.InternalServerError, ask, 501)
+    if ENGINE == "llamacpp":  # of a model that is not served for it
+        return refused(openai.BadRequestError, ask, 400, "unsupported_by_model")
     a = ask()
     assert [len(e.embedding) for e in a.data] == [576, 576] and a.usage.prompt_tokens >= 2, a.usage
 
@@ -107,6 +107,10 @@ def responses():
     for last in api.responses.create(model=MODEL, input="Say hello.", max_output_tokens=16, temperature=0, stream=True):
         pass
     assert last.type in ("response.completed", "response.incomplete") and last.response.usage.output_tokens > 0, last
+    with api.responses.stream(model=MODEL, input="Say hello.", max_output_tokens=16, temperature=0) as built:  # the library builds the answer from events
+        text = "".join(e.delta for e in built if e.type == "response.output_text.delta")
+    whole = built.get_final_response()
+    assert whole.output_text == text != "" and whole.usage.output_tokens_details is not None, whole
 
 
 @check

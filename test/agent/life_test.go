@@ -68,8 +68,8 @@ func TestLife(t *testing.T) {
 			before := r.unit(chatUnit)
 			r.server.Assign(r.assignment("chat", revision(2, func(s *levelrail.ModelSpec) { s.Context = 1024 })))
 			r.serving("chat", 2)
-			if u := r.unit(chatUnit); u.MainPID == before.MainPID || !strings.Contains(r.Run("cat /etc/systemd/system/"+chatUnit), "1024") {
-				t.Error("the update did not reach the engine")
+			if u := r.unit(chatUnit); u.MainPID == before.MainPID || !strings.Contains(r.Run("cat /etc/systemd/system/"+chatUnit), "--ctx-size 4096") {
+				t.Error("the update did not reach the engine: four slots of 1024 tokens each")
 			}
 			if r.must("chat", "chat") != answer {
 				t.Error("another answer after the update")

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/levelrail/levelrail/beneath"
 	"github.com/levelrail/levelrail/client/wire"
 )
 
@@ -54,7 +55,7 @@ type tableLine struct {
 }
 
 func (k *Known) readTable(dir string, now time.Time) error {
-	f, err := openNoLinks(filepath.Join(dir, "table.jsonl"))
+	f, err := openNoLinks(dir, "table.jsonl")
 	if err != nil {
 		return err
 	}
@@ -123,16 +124,15 @@ func (k *Known) readUnits(dir string) error {
 	return nil
 }
 
-// openNoLinks opens a regular file on whose path no link is followed.
-func openNoLinks(path string) (*os.File, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+// openNoLinks opens a regular file of a directory that another user may write.
+func openNoLinks(dir, name string) (*os.File, error) {
+	f, err := beneath.Open(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), path)
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		f.Close()
-		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Join(errors.New("not a regular file"), err)}
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(dir, name), Err: errors.Join(errors.New("not a regular file"), err)}
 	}
 	return f, nil
 }

@@ -179,7 +179,7 @@ func TestFetch(t *testing.T) {
 	r.until("chat", "under way", time.Minute, underWay)
 	r.server.Withdraw("chat")
 	r.Eventually("the fetch to be gone", time.Minute, func() error {
-		if out := strings.TrimSpace(r.Run("systemctl is-active " + unit + " || true; find /run/levelrail-agent /var/lib/levelrail/weights -type f")); out != "inactive" {
+		if out := strings.TrimSpace(r.Run("systemctl is-active " + unit + " || true; find /run/levelrail-agent /var/lib/levelrail/weights -type f ! -name .levelrail-store")); out != "inactive" {
 			return fmt.Errorf("there are still: %s", out)
 		}
 		return nil

@@ -1,7 +1,9 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,14 +37,38 @@ const (
 	mostState    = 1 << 20  // of the state file
 	mostResult   = 32 << 20 // of the result: a listing of 100,000 files
 	mostManifest = 4 << 20  // of one file of an engine's store that is no content
+	mostSmall    = 16 << 20 // of all of them
+	mostListed   = 100_000  // files of a repository's listing
 	mostEntries  = 20000    // files and directories of an engine's store
+	mostDepth    = 32       // directories in one another
 )
 
 // result is what a finished fetch says. Take believes none of it that it can check.
 type result struct {
-	Key     string           `json:"key"`
-	Commit  string           `json:"commit,omitempty"`
-	Listing []engine.HubFile `json:"listing,omitempty"` // the Hub's, at Commit
+	Key     string  `json:"key"`
+	Commit  string  `json:"commit,omitempty"`
+	Listing listing `json:"listing,omitempty"` // the Hub's, at Commit
+}
+
+// listing is read with a bound: of a few bytes each, more files fit into a result than into memory.
+type listing []engine.HubFile
+
+func (l *listing) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if begin, err := d.Token(); err != nil || begin != json.Delim('[') {
+		return errors.Join(err, errors.New("the listing is no list"))
+	}
+	for *l = nil; d.More(); {
+		if len(*l) == mostListed {
+			return fmt.Errorf("the listing has more than %d files", mostListed)
+		}
+		var f engine.HubFile
+		if err := d.Decode(&f); err != nil {
+			return err
+		}
+		*l = append(*l, f)
+	}
+	return nil
 }
 
 func (s Store) stages() string { return filepath.Join(s.Dir, stagesDir) }
@@ -82,7 +108,11 @@ func (s Store) Prepare(ctx context.Context, o Spec, dirs Dirs, tell func(levelra
 	o.Stage = s.Stage(o.Model)
 	fail := func(err error) (Spec, error) { return o, fmt.Errorf("prepare the fetch: %w", err) }
 	// First of all every link goes that an earlier run may have put there.
-	if err := errors.Join(stageDir(o.Stage), loosen(o.Stage), s.keepIdentity(o, plan)); err != nil {
+	err = errors.Join(stageDir(o.Stage), loosen(o.Stage))
+	if errors.Is(err, errTooMuch) { // no fetch makes that, so nothing in it is worth going on with
+		err = errors.Join(sweep(o.Stage), stageDir(o.Stage))
+	}
+	if err := errors.Join(err, s.keepIdentity(o, plan)); err != nil {
 		return fail(err)
 	}
 	files, blobs := filepath.Join(o.Stage, filesDir), filepath.Join(o.Stage, engineDir, "blobs")
@@ -241,11 +271,7 @@ func loosen(stage string) error {
 		return err
 	}
 	defer root.Close()
-	entries := 0
-	return fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
-		if entries++; err != nil || entries > mostEntries {
-			return errors.Join(err, tooMany(entries))
-		}
+	return walk(root, func(path string, e fs.DirEntry) error {
 		if !e.IsDir() && !e.Type().IsRegular() {
 			return root.Remove(path)
 		}
@@ -264,11 +290,127 @@ func loosen(stage string) error {
 	})
 }
 
-func tooMany(entries int) error {
-	if entries <= mostEntries {
+// errTooMuch says that a stage holds what no fetch makes.
+var errTooMuch = fmt.Errorf("it holds more than %d files, or directories more than %d deep", mostEntries, mostDepth)
+
+// walk calls each for all that lies below a directory of a stage, a directory before what is in it. It follows no link, and
+// holds a part of a directory only, however many names have been made there.
+func walk(root *os.Root, each func(path string, e fs.DirEntry) error) error {
+	entries := 0
+	var below func(dir string, depth int) error
+	below = func(dir string, depth int) error {
+		if depth > mostDepth {
+			return errTooMuch
+		}
+		return names(root, dir, func(e fs.DirEntry) error {
+			if entries++; entries > mostEntries {
+				return errTooMuch
+			}
+			path := filepath.Join(dir, e.Name())
+			if err := each(path, e); err != nil || !e.IsDir() {
+				return err
+			}
+			return below(path, depth+1)
+		})
+	}
+	return below(".", 0)
+}
+
+// names calls each for what a directory holds, a part of it at a time.
+func names(root *os.Root, dir string, each func(e fs.DirEntry) error) error {
+	f, err := root.OpenFile(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		entries, err := f.ReadDir(256)
+		for _, e := range entries {
+			if err := each(e); err != nil {
+				return err
+			}
+		}
+		if err != nil && err != io.EOF || len(entries) == 0 {
+			return ignoreEOF(err)
+		}
+	}
+}
+
+func ignoreEOF(err error) error {
+	if err == io.EOF {
 		return nil
 	}
-	return fmt.Errorf("it holds more than %d files", mostEntries)
+	return err
+}
+
+// sweep removes a stage whose fetch has ended. os.RemoveAll holds a directory open for each level that it goes down, and
+// directories in one another cost a process nothing: here each comes up to the first level before what is in it is looked at.
+func sweep(stage string) error {
+	root, err := os.OpenRoot(stage)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return os.RemoveAll(stage)
+	}
+	defer root.Close()
+	if err := sweepIn(root); err != nil {
+		return err
+	}
+	return ignoreMissing(os.Remove(stage))
+}
+
+func sweepIn(root *os.Root) error {
+	up, moved := rand.Text(), 0 // a name that nobody has made there
+	for left := true; left; {
+		left = false
+		before := moved
+		removed := 0
+		gone := func(path string) bool {
+			ok := root.Remove(path) == nil
+			if ok {
+				removed++
+			}
+			return ok
+		}
+		err := names(root, ".", func(e fs.DirEntry) error {
+			left = true
+			if gone(e.Name()) || !e.IsDir() {
+				return nil
+			}
+			err := names(root, e.Name(), func(in fs.DirEntry) error {
+				path := filepath.Join(e.Name(), in.Name())
+				if gone(path) || !in.IsDir() {
+					return nil
+				}
+				moved++
+				return root.Rename(path, fmt.Sprint(up, moved))
+			})
+			gone(e.Name())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if left && removed == 0 && moved == before {
+			return fmt.Errorf("remove what lies in %s: nothing of it can be removed", root.Name())
+		}
+	}
+	return nil
+}
+
+// removeStaged removes what has a name in a stage, whatever it is.
+func removeStaged(root *os.Root, name string) error {
+	err := ignoreMissing(root.Remove(name))
+	if err == nil {
+		return nil
+	}
+	in, openErr := root.OpenRoot(name)
+	if openErr != nil {
+		return err
+	}
+	defer in.Close()
+	return errors.Join(sweepIn(in), root.Remove(name))
 }
 
 func links(f *os.File) (uint64, error) {

@@ -155,7 +155,7 @@ func (s Store) finish(model string, m Manifest) error {
 
 // Abandon removes what an unfinished fetch of the model left: its stage, and the set being put together.
 func (s Store) Abandon(model string) error {
-	return errors.Join(os.RemoveAll(s.Stage(model)), os.RemoveAll(s.staging(model)))
+	return errors.Join(sweep(s.Stage(model)), os.RemoveAll(s.staging(model)))
 }
 
 // Sets lists the models that have a finished set, with their manifests.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -29,13 +30,13 @@ func (s Store) Take(ctx context.Context, o Spec, tell func(levelrail.Progress)) 
 	o.Stage = s.Stage(o.Model)
 	err := s.take(ctx, o, tell)
 	if err == nil {
-		return os.RemoveAll(o.Stage)
+		return sweep(o.Stage)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if plan, planErr := o.plan(); planErr == nil && plan.From == engine.FromEngine { // which of its files to blame, nobody can tell
-		return errors.Join(AsFailure(err), os.RemoveAll(o.Stage))
+		return errors.Join(AsFailure(err), sweep(o.Stage))
 	}
 	// The fetch is no longer finished: the next run goes on with what is left.
 	return errors.Join(AsFailure(err), ignoreMissing(os.Remove(filepath.Join(o.Stage, resultName))), ignoreMissing(os.Remove(filepath.Join(o.Stage, StateName))))
@@ -132,11 +133,8 @@ func (s Store) takeEngine(ctx context.Context, o Spec, dir string, m *Manifest, 
 	named := map[string]bool{}
 	var content []string
 	var others []levelrail.WeightsFile
-	entries := 0
-	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
-		if entries++; err != nil || entries > mostEntries {
-			return errors.Join(err, tooMany(entries))
-		}
+	small := int64(0)
+	err = walk(root, func(path string, e fs.DirEntry) error {
 		switch {
 		case e.IsDir() || !e.Type().IsRegular(): // a link is nobody's weights, and stays behind
 			return nil
@@ -146,10 +144,11 @@ func (s Store) takeEngine(ctx context.Context, o Spec, dir string, m *Manifest, 
 			}
 			return nil
 		}
-		b, err := readStaged(made, path, mostManifest)
+		b, err := readStaged(made, path, min(mostManifest, mostSmall-small))
 		if err != nil {
 			return err
 		}
+		small += int64(len(b))
 		for _, ref := range contentRef.FindAllString(string(b), -1) {
 			named[strings.Replace(ref, ":", "-", 1)] = true
 		}
@@ -165,6 +164,8 @@ func (s Store) takeEngine(ctx context.Context, o Spec, dir string, m *Manifest, 
 	if err != nil {
 		return fmt.Errorf("read the store that the engine made: %w", err)
 	}
+	slices.Sort(content)
+	slices.SortFunc(others, func(a, b levelrail.WeightsFile) int { return strings.Compare(a.Path, b.Path) })
 	largest := -1
 	for _, path := range content {
 		base := filepath.Base(path)
@@ -222,7 +223,7 @@ func (s Store) move(ctx context.Context, stage, name, want string, bytes int64, 
 			return errors.Join(err, rootErr)
 		}
 		defer root.Close()
-		return errors.Join(err, ignoreMissing(root.RemoveAll(name)))
+		return errors.Join(err, removeStaged(root, name))
 	}
 	f, info, err := openStaged(stage, name)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,13 @@ func TestTakeDistrusts(t *testing.T) {
 		"a huge result": func(w *world, file string) error {
 			return os.Truncate(filepath.Join(filepath.Dir(filepath.Dir(file)), resultName), mostResult+1)
 		},
+		"a listing of more files than memory holds": func(w *world, file string) error {
+			stage := filepath.Dir(filepath.Dir(file))
+			b, err := os.ReadFile(filepath.Join(stage, resultName))
+			more := bytes.Replace(b, []byte(`"listing":[`), []byte(`"listing":[`+strings.Repeat(`{},`, mostListed)), 1)
+			return errors.Join(err, os.WriteFile(filepath.Join(stage, resultName), more, 0o644))
+		},
+		"directories in one another": func(w *world, file string) error { return errors.Join(os.Remove(file), nest(w.t, file)) },
 		"the result of another order": func(w *world, file string) error {
 			return os.WriteFile(filepath.Join(filepath.Dir(filepath.Dir(file)), resultName), []byte(`{"key":"k-other"}`), 0o644)
 		},
@@ -104,6 +112,53 @@ func TestTakeDistrusts(t *testing.T) {
 func linked(dir, name string) error {
 	to := filepath.Join(dir, "there")
 	return errors.Join(os.Rename(filepath.Join(dir, name), to), os.Symlink(to, filepath.Join(dir, name)))
+}
+
+// nest makes directories in one another, more than this process may have open until the test ends.
+func nest(t *testing.T, dir string) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	t.Cleanup(func() { unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) })
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 300, Max: limit.Max}); err != nil {
+		return err
+	}
+	at, name := unix.AT_FDCWD, dir
+	for range 1000 {
+		if err := unix.Mkdirat(at, name, 0o700); err != nil {
+			return err
+		}
+		next, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if at >= 0 {
+			unix.Close(at)
+		}
+		if err != nil {
+			return err
+		}
+		at, name = next, "d"
+	}
+	return unix.Close(at)
+}
+
+// TestStageIsGivenUp: a tree that no fetch makes neither keeps the stage from being removed nor the next fetch from beginning.
+func TestStageIsGivenUp(t *testing.T) {
+	w := newWorld(t, 1000)
+	s := w.prepare(w.spec("chat", repoID))
+	if err := errors.Join(nest(t, filepath.Join(s.Stage, "a")), nest(t, filepath.Join(s.Stage, "b"))); err != nil {
+		t.Fatal(err)
+	}
+	w.must(w.spec("chat", repoID))
+	s = w.prepare(w.spec("other", repoID))
+	if err := nest(t, filepath.Join(s.Stage, filesDir, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Abandon("other"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(s.Stage); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the stage: %v", err)
+	}
 }
 
 // TestTakeOwns: what comes into the store belongs to the agent's user and can be written by nobody else.
@@ -248,6 +303,18 @@ func TestImportDistrusts(t *testing.T) {
 		t.Error("a second name of a file was taken")
 	}
 	w.must(w.importSpec("one", "tag:1", "", "one"))
+	s = w.prepare(w.importSpec("many", "tag:1", "", "many"))
+	if err := Run(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := range mostSmall/mostManifest + 1 {
+		if err := os.WriteFile(filepath.Join(s.Stage, engineDir, "manifests", strconv.Itoa(i)), make([]byte, mostManifest), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.store.Take(t.Context(), s, func(levelrail.Progress) {}); err == nil {
+		t.Error("more was taken beside the content than all imports together need")
+	}
 	s = w.prepare(w.importSpec("two", "tag:2", "", "two"))
 	if err := Run(t.Context(), s, nil); err != nil {
 		t.Fatal(err)

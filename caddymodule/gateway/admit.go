@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/levelrail/levelrail/caddymodule/limit"
@@ -201,8 +202,8 @@ func (x *exchange) settle() {
 	x.use.End()
 }
 
-// again repeats, by the table in which a model has woken, what may have changed since: the key, the model's routes and
-// what its engine reads.
+// again repeats, by the table in which a model has woken or a slot came free, what may have changed since: the key and what it
+// opens, the model's routes and what its engine reads.
 func (x *exchange) again(table *route.Table) *openai.Error {
 	key, there := table.Key(x.key.Hash)
 	m, ok := table.Model(x.model.Name)
@@ -211,7 +212,12 @@ func (x *exchange) again(table *route.Table) *openai.Error {
 		return badKey()
 	case !ok:
 		return modelNotFound()
+	case !slices.Contains(key.Models, m.Name) && x.site != nil:
+		return badKey()
+	case !slices.Contains(key.Models, m.Name):
+		return modelNotFound()
 	}
+	x.key.Models, x.key.AllowPaths, x.key.AllowNames = key.Models, key.AllowPaths, key.AllowNames
 	x.table, x.model, x.changes = table, m, nil
 	if x.site != nil {
 		x.site = m
@@ -219,7 +225,14 @@ func (x *exchange) again(table *route.Table) *openai.Error {
 	if refusal := x.lookUp(m.Paths); refusal != nil {
 		return refusal
 	}
-	if _, _, refusal := x.bodyModel(); refusal != nil {
+	if refusal := x.keyOpensPath(); refusal != nil {
+		return refusal
+	}
+	name, _, refusal := x.bodyModel()
+	if refusal != nil {
+		return refusal
+	}
+	if refusal := x.keyOpensName(name); refusal != nil {
 		return refusal
 	}
 	return x.checkCost()

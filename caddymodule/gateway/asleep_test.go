@@ -80,3 +80,68 @@ func TestFallsAsleep(t *testing.T) {
 		t.Errorf("%+v", rec)
 	}
 }
+
+// TestNarrowedWhileQueued: a key that was narrowed while its request waited for a slot opens no more than it now does.
+func TestNarrowedWhileQueued(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*wire.RouteKey)
+		status int
+	}{
+		"the same":          {func(k *wire.RouteKey) {}, 200},
+		"another model":     {func(k *wire.RouteKey) { k.Models = []string{"other"} }, 404},
+		"another path":      {func(k *wire.RouteKey) { k.AllowPaths = []string{"/v1/embeddings"} }, 403},
+		"another name":      {func(k *wire.RouteKey) { k.AllowModels = []string{"chat-small"} }, 403},
+		"no longer a key":   {nil, 401},
+		"a path of its own": {func(k *wire.RouteKey) { k.AllowPaths = []string{"/v1/chat/"} }, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			served := 0
+			socket := listen(t, func(w http.ResponseWriter, r *http.Request) {
+				served++
+				io.Copy(io.Discard, r.Body)
+				io.WriteString(w, "{}")
+			})
+			g, _, _ := newGateway(t, socket, 1)
+			e := g.Table().Edit()
+			m, _ := g.Table().Model("chat")
+			route1 := m.Wire()
+			route1.Limits.MaxInflight, route1.Limits.QueueWaitSeconds = 1, 60
+			if err := e.PutModel(route1); err != nil {
+				t.Fatal(err)
+			}
+			var now atomic.Pointer[route.Table]
+			now.Store(e.Table())
+			g.Table = now.Load
+			gate := g.Slots.Gate("chat")
+			if !gate.Take(7, 1) {
+				t.Fatal("no slot")
+			}
+			w, done := httptest.NewRecorder(), make(chan struct{})
+			go func() { g.ServeHTTP(w, request(body)); close(done) }()
+			for end := time.Now().Add(20 * time.Second); gate.Waiting() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the request does not wait")
+				}
+			}
+			k := wire.RouteKey{ID: "key_" + key[3:9], SHA256: levelrail.HashSecret(key), Prefix: key[:8], Models: []string{"chat"}}
+			e = now.Load().Edit()
+			if c.change == nil {
+				e.DropKeyByID(k.ID)
+			} else {
+				c.change(&k)
+				if _, err := e.PutKey(k); err != nil {
+					t.Fatal(err)
+				}
+			}
+			now.Store(e.Table())
+			gate.Give(7)
+			<-done
+			if w.Code != c.status || served != 0 != (c.status == 200) {
+				t.Errorf("%d %s, %d requests at the engine", w.Code, w.Body, served)
+			}
+			if gate.InFlight() != 0 {
+				t.Error("the slot is still taken")
+			}
+		})
+	}
+}

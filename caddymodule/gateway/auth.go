@@ -140,8 +140,20 @@ func (x *exchange) ownRoute() *openai.Error {
 			return refusal
 		}
 	}
+	return x.keyOpensPath()
+}
+
+func (x *exchange) keyOpensPath() *openai.Error {
 	if !allowedPath(x.key.AllowPaths, x.match.Path) {
 		return openai.Refuse(http.StatusForbidden, openai.CodePathNotAllowed, "", "The API key does not open this path.")
+	}
+	return nil
+}
+
+// keyOpensName tells it of the name by which the body asks for the model.
+func (x *exchange) keyOpensName(name string) *openai.Error {
+	if len(x.key.AllowNames) > 0 && !slices.Contains(x.key.AllowNames, name) {
+		return openai.Refuse(http.StatusForbidden, openai.CodeModelNotAllowed, "model", "The API key does not open this model.")
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -220,10 +219,7 @@ func (x *exchange) checkBody() *openai.Error {
 			return refusal
 		}
 	}
-	if len(x.key.AllowNames) > 0 && !slices.Contains(x.key.AllowNames, name) {
-		return openai.Refuse(http.StatusForbidden, openai.CodeModelNotAllowed, "model", "The API key does not open this model.")
-	}
-	return nil
+	return x.keyOpensName(name)
 }
 
 // chooseModel finds the model that a name on the shared address means, among those of the key.

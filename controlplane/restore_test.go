@@ -3,11 +3,15 @@ package controlplane
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/levelrail/levelrail"
 	"github.com/levelrail/levelrail/client/wire"
@@ -152,5 +156,46 @@ func TestRestore(t *testing.T) {
 	hello.ClusterID = "clu_stranger"
 	if _, err := r.agent.Hello(t.Context(), hello); levelrail.KindOf(err) != levelrail.ErrRefused {
 		t.Errorf("an agent of a third cluster: %v", err)
+	}
+}
+
+// TestRestoreStages: root copies no file for the owner of the state directory that a link of his leads to, and while it gives the
+// copies to him, he cannot get at those that are not given yet.
+func TestRestoreStages(t *testing.T) {
+	outside, state, stage := t.TempDir(), t.TempDir(), t.TempDir()
+	writeFile(t, filepath.Join(outside, "secret"), []byte("secret"))
+	if err := errors.Join(os.Symlink(filepath.Join(outside, "secret"), filepath.Join(state, "file")), os.Symlink(outside, filepath.Join(state, "store.before")),
+		unix.Mkfifo(filepath.Join(state, "pipe"), 0o600), os.MkdirAll(filepath.Join(state, "copy/store"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(state, "copy/store/log"), []byte("log"))
+	writeFile(t, filepath.Join(state, "backup"), []byte("backup"))
+	for i, name := range []string{"file", "store.before", "store.before/secret", "pipe"} {
+		if err := stageSource(filepath.Join(state, name), state, filepath.Join(stage, strconv.Itoa(i))); err == nil {
+			t.Errorf("%s was copied", name)
+		}
+	}
+	for from, to := range map[string]string{filepath.Join(state, "copy"): "copy/store/log", filepath.Join(state, "backup"): "file", filepath.Join(outside, "secret"): "elsewhere"} {
+		top, _, _ := strings.Cut(to, "/")
+		if err := stageSource(from, state, filepath.Join(stage, top)); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(stage, to)); err != nil {
+			t.Error(err)
+		}
+	}
+	given := map[string]bool{}
+	err := handOver(stage, func(path string) error {
+		entries, _ := os.ReadDir(path) // of a file there are none
+		for _, e := range entries {
+			if !given[filepath.Join(path, e.Name())] {
+				t.Errorf("%s was given before %s in it", path, e.Name())
+			}
+		}
+		given[path] = true
+		return nil
+	})
+	if err != nil || !given[stage] || !given[filepath.Join(stage, "copy/store/log")] {
+		t.Errorf("%v, given: %v", err, given)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/levelrail/levelrail"
+	"github.com/levelrail/levelrail/beneath"
 	"github.com/levelrail/levelrail/controlplane/restore"
 	"github.com/levelrail/levelrail/controlplane/seal"
 )
@@ -172,7 +174,7 @@ func restoreAs(ctx context.Context, uid, gid int, stateDir string, f restoreFlag
 		return 1, err
 	}
 	if source != stateDir {
-		if err := restore.Stage(source, filepath.Join(stage, "source")); err != nil {
+		if err := stageSource(source, stateDir, filepath.Join(stage, "source")); err != nil {
 			return 1, levelrail.Errorf(levelrail.ErrInvalid, "the backup %s cannot be read: %v", f.source, err).WithNext("name a file of levelrail backups create, or a copy of a server's state directory")
 		}
 		source = filepath.Join(stage, "source")
@@ -183,13 +185,7 @@ func restoreAs(ctx context.Context, uid, gid int, stateDir string, f restoreFlag
 	} else if key != "" {
 		env = append(env, "APP_MASTER_KEY="+key)
 	}
-	err = filepath.WalkDir(stage, func(path string, _ os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Lchown(path, uid, gid)
-	})
-	if err != nil {
+	if err := handOver(stage, func(path string) error { return os.Lchown(path, uid, gid) }); err != nil {
 		return 1, err
 	}
 	args := []string{"restore", "--staged", stage}
@@ -212,6 +208,43 @@ func restoreAs(ctx context.Context, uid, gid int, stateDir string, f restoreFlag
 		return exit.ExitCode(), nil
 	}
 	return 0, err
+}
+
+// stageSource copies the backup for the owner of the state directory. What lies in that directory is opened over no link: the
+// owner could have put one there that leads root to a file which is not for him to read.
+func stageSource(source, stateDir, to string) error {
+	rel, err := filepath.Rel(stateDir, source)
+	if err != nil || !filepath.IsLocal(rel) {
+		return restore.Stage(source, to)
+	}
+	f, err := beneath.Open(stateDir, rel, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+		return errors.Join(err, errors.New("it is neither a file nor a directory"))
+	}
+	return restore.Stage(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), to)
+}
+
+// handOver gives a directory of root's to another user, itself last: until then nobody else gets into it and could put a
+// link in the place of what is still to be given.
+func handOver(dir string, give func(path string) error) error {
+	var paths []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, path := range slices.Backward(paths) {
+		if err := give(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keyForRestore is the master key that the operator or the host gives, empty for the one in the state directory.

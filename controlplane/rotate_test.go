@@ -274,3 +274,30 @@ func TestRotateEngineKey(t *testing.T) {
 		t.Errorf("of no model: %v", err)
 	}
 }
+
+// TestEngineKeyWithRestart: a new key of an engine and the restart that it takes are one change, so that no agent restarts the
+// engine twice.
+func TestEngineKeyWithRestart(t *testing.T) {
+	x := withSecrets(t)
+	store, err := raftstore.Open(t.Context(), raftstore.Config{Dir: filepath.Join(x.dir, "store")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close(t.Context())
+	d, err := stored.New(store).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := d.Secrets[d.ReplicasOf("chat")[0].EngineKey.Path]
+	next.Version++
+	c := command.ModelRestart{Name: "chat", EngineKeys: []levelrail.Secret{next}}
+	if _, err := store.Propose(t.Context(), byServer(store, "test"), c); err != nil { // nobody but this command changes anything
+		t.Fatal(err)
+	}
+	if d, err = stored.New(store).Read(); err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := d.Model("chat"); m.Restarts != 1 || d.ReplicasOf("chat")[0].Restarts != 1 {
+		t.Errorf("the model was restarted %d times, its replica %d", m.Restarts, d.ReplicasOf("chat")[0].Restarts)
+	}
+}

@@ -1,6 +1,10 @@
 package command
 
-import "github.com/levelrail/levelrail"
+import (
+	"slices"
+
+	"github.com/levelrail/levelrail"
+)
 
 // ModelRestart asks for each replica of a model to be restarted. The answer is ModelRestarted.
 type ModelRestart struct {
@@ -41,5 +45,15 @@ func (c ModelRestart) Apply(t *Tx) (any, error) {
 	m.Restarts++
 	m.Stamp = t.stamp(m.Stamp, true)
 	put(t, m)
+	if len(c.EngineKeys) > 0 {
+		// With the keys, and not a moment later: an agent that learned of the key first would restart the engine for it, and then
+		// once more for the count.
+		for _, r := range list[levelrail.Replica](t, "") {
+			if slices.ContainsFunc(c.EngineKeys, func(s levelrail.Secret) bool { return r.Model == m.Name && s.Path == r.EngineKey.Path }) {
+				r.Restarts, r.Stamp = m.Restarts, t.stamp(r.Stamp, true)
+				put(t, r)
+			}
+		}
+	}
 	return ModelRestarted{Restarts: m.Restarts}, putNewJob(t, c.Job)
 }

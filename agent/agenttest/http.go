@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func (s *Server) Handler() http.Handler {
 	})
 	mux.HandleFunc("POST /api/v1/watch", func(w http.ResponseWriter, r *http.Request) {
 		for k := range strings.SplitSeq(r.FormValue("kinds"), ",") {
-			if k != wire.WatchAssignment && k != wire.WatchLogRequest {
+			if !slices.Contains([]string{wire.WatchAssignment, wire.WatchLogRequest, wire.WatchWeightsOrder}, k) {
 				reply(w, nil, levelrail.Errorf(levelrail.ErrForbidden, "an agent may not watch %q", k))
 				return
 			}

@@ -99,9 +99,12 @@ func TestLife(t *testing.T) {
 				}
 				return nil
 			})
-			if u := r.unit(chatUnit); u.LoadState != "not-found" || u.ActiveState != "inactive" {
-				t.Errorf("the unit is %s, %s", u.LoadState, u.ActiveState)
-			}
+			r.Eventually("systemd to have cleaned up after the unit", 10*time.Second, func() error {
+				if u := r.unit(chatUnit); u.LoadState != "not-found" || u.ActiveState != "inactive" {
+					return fmt.Errorf("it is %s, %s", u.LoadState, u.ActiveState)
+				}
+				return nil
+			})
 			left := r.Run(`find /etc/systemd/system -name 'levelrail-model*' -o -name 'levelrail-fetch*'; find /var/lib/levelrail/agent/credentials /var/lib/levelrail/agent/applied /run/levelrail-agent /run/levelrail/engines -mindepth 1; find /var/cache/private -mindepth 3 2>/dev/null || true`)
 			if strings.TrimSpace(left) != "" {
 				t.Errorf("left behind:\n%s", left)

@@ -26,7 +26,14 @@ const mostText = 2 << 20
 // the table, as many as FUZZTIME lets pass (make test-long SUITE=bodies); SEED makes the same ones again.
 func TestLlamaServer(t *testing.T) { hold(t, "llamacpp", llamaServer) }
 
-func TestOllama(t *testing.T) { hold(t, "ollama", ollamaServer) }
+// Ollama has no setting for its threads, which spin while they wait: on two processors that others use as well, a prompt of
+// 1,600 tokens takes it a minute. It is tried in the long suite, on a machine that does nothing else.
+func TestOllama(t *testing.T) {
+	if os.Getenv("FUZZTIME") == "" {
+		t.Skip("takes minutes: make test-long SUITE=bodies")
+	}
+	hold(t, "ollama", ollamaServer)
+}
 
 func hold(t *testing.T, name string, run func(testing.TB) *process) {
 	e, err := engine.Get(name)

@@ -36,10 +36,17 @@ func (s Store) Take(ctx context.Context, o Spec, tell func(levelrail.Progress)) 
 		return ctx.Err()
 	}
 	if plan, planErr := o.plan(); planErr == nil && plan.From == engine.FromEngine { // which of its files to blame, nobody can tell
-		return errors.Join(AsFailure(err), sweep(o.Stage))
+		return errors.Join(said(err), sweep(o.Stage))
 	}
 	// The fetch is no longer finished: the next run goes on with what is left.
-	return errors.Join(AsFailure(err), ignoreMissing(os.Remove(filepath.Join(o.Stage, resultName))), ignoreMissing(os.Remove(filepath.Join(o.Stage, StateName))))
+	return errors.Join(said(err), ignoreMissing(os.Remove(filepath.Join(o.Stage, resultName))), ignoreMissing(os.Remove(filepath.Join(o.Stage, StateName))))
+}
+
+// said is what people are told of files that could not be taken. Their names are the fetch's own, and end in a terminal.
+func said(err error) *Failure {
+	f := *AsFailure(err)
+	f.Message, f.Next = printable(f.Message, 2000), printable(f.Next, 1000)
+	return &f
 }
 
 func (s Store) take(ctx context.Context, o Spec, tell func(levelrail.Progress)) error {

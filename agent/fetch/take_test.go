@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -299,8 +300,12 @@ func TestImportDistrusts(t *testing.T) {
 	if err := errors.Join(os.Symlink(secret, filepath.Join(store, "manifests", "shadow")), os.Link(secret, filepath.Join(store, "manifests", "hard"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.store.Take(t.Context(), s, func(levelrail.Progress) {}); err == nil {
-		t.Error("a second name of a file was taken")
+	err := os.Rename(filepath.Join(store, "manifests", "hard"), filepath.Join(store, "manifests", "\x1b]0;owned\a"))
+	if err == nil {
+		err = w.store.Take(t.Context(), s, func(levelrail.Progress) {})
+	}
+	if f := new(Failure); !errors.As(err, &f) || !strings.Contains(f.Message, "several names") || strings.ContainsFunc(f.Message, unicode.IsControl) {
+		t.Errorf("a second name of a file was taken, or its name is told as it is: %q", err)
 	}
 	w.must(w.importSpec("one", "tag:1", "", "one"))
 	s = w.prepare(w.importSpec("many", "tag:1", "", "many"))

@@ -309,7 +309,7 @@ func (g *goClient) error404(t *testing.T) {
 	refused(t, err, 404, "model_not_found")
 	_, err = g.api.Models.Get(t.Context(), "org/other")
 	refused(t, err, 404, "model_not_found")
-	refused(t, g.api.Post(t.Context(), "rerank", struct{}{}, new(json.RawMessage)), 404, "unknown_url")
+	refused(t, g.api.Post(t.Context(), "score", struct{}{}, new(json.RawMessage)), 404, "unknown_url")
 }
 
 func (g *goClient) error400(t *testing.T) {

@@ -159,7 +159,7 @@ func TestRepairsOfLlamaCpp(t *testing.T) {
 		{"chat", "/v1/chat/completions", `"messages":[{"role":"user","content":"` + long + long + `"}]`, 400, "context_length_exceeded", "exceeds the available context size"},
 		{"embed", "/v1/embeddings", `"input":"` + long + `"`, 500, "context_length_exceeded", "longer than embed takes"},
 		{"rank", "/v1/rerank", `"query":"x","documents":["` + long + long + `"]`, 400, "context_length_exceeded", "exceeds the available context size"},
-		{"chat", "/v1/chat/completions", `"messages":5`, 400, "", "array"},
+		{"chat", "/v1/chat/completions", `"messages":[{"role":"user"}]`, 400, "", "content"},
 	} {
 		body := `{"model":"` + c.model + `","max_tokens":4,` + c.body + `}`
 		status, said, err := overSocket(sockets[c.model], "POST", c.path, body)

@@ -180,7 +180,7 @@ const checks = {
   async error_404() {
     await refused(OpenAI.NotFoundError, () => chat({ model: 'other' }), 404, 'model_not_found');
     await refused(OpenAI.NotFoundError, () => api.models.retrieve('org/other'), 404, 'model_not_found');
-    await refused(OpenAI.NotFoundError, () => api.post('/rerank', { body: {} }), 404, 'unknown_url');
+    await refused(OpenAI.NotFoundError, () => api.post('/score', { body: {} }), 404, 'unknown_url');
   },
   async error_400() {
     const e = await refused(OpenAI.BadRequestError, () => chat({ n_predict: 5 }), 400, 'invalid_body');

@@ -203,7 +203,7 @@ def error_401():
 def error_404():
     refused(openai.NotFoundError, lambda: api.chat.completions.create(model="other", messages=HELLO), 404, "model_not_found")
     refused(openai.NotFoundError, lambda: api.models.retrieve("org/other"), 404, "model_not_found")
-    refused(openai.NotFoundError, lambda: api.post("/rerank", cast_to=object, body={}), 404, "unknown_url")
+    refused(openai.NotFoundError, lambda: api.post("/score", cast_to=object, body={}), 404, "unknown_url")
 
 
 @check

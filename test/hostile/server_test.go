@@ -52,7 +52,9 @@ func TestCompromisedServer(t *testing.T) {
 	go srv.Serve(l)
 	defer srv.Close()
 
-	evil.Become(status.ClusterID, applied.Assignment.Term)
+	// It has the true server's store, and with that the name of its history. (One that named another history would be taken for
+	// a restored one, and the true server had to be restored itself: levelrail-server restore.)
+	evil.Restore(strings.TrimSpace(w.Run("jq -r .lineage /var/lib/levelrail/agent/agent.json")), applied.Assignment.Term)
 	evil.Assign(applied.Assignment)
 	attack := func(name string, change func(*wire.Assignment)) {
 		a := applied.Assignment

@@ -129,7 +129,9 @@ func mainProcess() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=MainPID", "--value", unit).Output()
+	cmd := exec.CommandContext(ctx, "systemctl", "show", "--property=MainPID", "--value", unit)
+	cmd.Env = lasting(os.Environ()) // without NOTIFY_SOCKET, over which a systemctl that fails would tell systemd so
+	out, err := cmd.Output()
 	if err != nil {
 		return 0
 	}

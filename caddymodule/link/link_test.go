@@ -111,8 +111,26 @@ func keyLine(name, token string) wire.WatchLine {
 	return line(wire.WatchRouteKey, wire.WatchPut, name, token, wire.RouteKey{ID: name, SHA256: fmt.Sprintf("%x", hashOf(name)), Models: []string{"chat"}})
 }
 
-func newLink(src Source, dir string) (*Link, *bytes.Buffer) {
-	log := new(bytes.Buffer)
+// logged is what a link writes to its log, from several goroutines.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func newLink(src Source, dir string) (*Link, *logged) {
+	log := new(logged)
 	return New(Options{Source: src, Where: "test", Directory: dir, Serves: func() Serves { return Serves{URL: "http://here/v1"} }, Log: slog.New(slog.NewTextHandler(log, nil))}), log
 }
 
@@ -336,7 +354,7 @@ func TestOtherCluster(t *testing.T) {
 			return wire.WatchLine{Type: what, Token: token, Cluster: &wire.WatchCluster{ID: id, Replaced: replaced}}
 		}
 		var src *fakeSource
-		run := func() (l *Link, log *bytes.Buffer, stop func()) {
+		run := func() (l *Link, log *logged, stop func()) {
 			src = newFakeSource()
 			l, log = newLink(src, dir)
 			l.Load()

@@ -232,6 +232,10 @@ func TestTwoInstances(t *testing.T) {
 	_, _ = second.process("NOTIFY_SOCKET=" + newSaid.path)
 	h.eventually("READY of the second", func() bool { return newSaid.count("READY=1") == 1 })
 	h.eventually("both follow the control plane", func() bool { return len(h.cp.watched()) == 2 })
+	h.eventually("the second has heard all routes and keys", func() bool {
+		text, _ := os.ReadFile(filepath.Join(second.dir, "caddy.log"))
+		return bytes.Contains(text, []byte(`"connected to the control plane"`))
+	})
 	say("while both serve")
 	old.Process.Signal(syscall.SIGTERM)
 	h.eventually("STOPPING", func() bool { return said.count("STOPPING=1") == 1 })

@@ -51,6 +51,9 @@ func TestHealth(t *testing.T) {
 	// The six paths that nothing serves have a line each; those that were asked for the health have none.
 	h.eventually("the lines of what is no such path", func() bool { return len(h.records()) >= seen+6 })
 	for _, r := range h.records()[seen:] {
+		if r["method"] == "POST" { // of what came before this test asked for anything, written late
+			continue
+		}
 		if r["status"] != float64(404) {
 			t.Errorf("a line for a question about health: %v", r)
 		}

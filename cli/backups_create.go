@@ -51,7 +51,7 @@ func runBackupsCreate(s *session, c *ucli.Context) error {
 		}
 		to = "levelrail-" + st.ClusterID + "-" + s.now().UTC().Format("20060102T150405Z") + ".backup"
 	}
-	// Written beside its name and renamed when whole, so that no file of that name is ever a part of a backup.
+	// Written beside its name, which it gets when it is whole: no file of that name is ever a part of a backup.
 	f, err := os.CreateTemp(filepath.Dir(to), ".levelrail-backup-") // mode 0600
 	if err != nil {
 		return fileError(to, err)
@@ -77,7 +77,7 @@ func runBackupsCreate(s *session, c *ucli.Context) error {
 	s.say("Position    %d", b.Index)
 	s.say("Holds       %d records, %s", b.Records, size(b.Bytes))
 	s.say("Master key  %s, which is not in the file", b.MasterKeyID)
-	s.note("Without the master key a restored cluster has its models and keys, and none of its secrets: keep a copy of it apart from this file\n" +
+	s.note("Without the master key the backup cannot be restored: keep a copy of it apart from this file\n" +
 		"(on the server's machine /var/lib/levelrail/server/master.key, unless you gave it a key yourself).")
 	return nil
 }
